@@ -102,6 +102,7 @@ class PaperTestbed(Canned):
             "kernel": "6.18.0",
             "cpu_model": "paper",
         }
+        sums = {"memory_limits": 0, "disk_limits": 0, "ports": 20 * count, "addresses": count}
         capacity = {"memory": 16 * GIB, "disk": 100 * GIB, "cpus": 2, "ports": self.ports}
         return {
             "name": "node1",
@@ -109,7 +110,8 @@ class PaperTestbed(Canned):
             "agent_seen_at": f"2026-11-21T10:00:00.{self.looks:06}Z",
             "facts": facts,
             "capacity": capacity,
-            "used": {"slivers": count, "memory_limits": 0, "disk_limits": 0, "ports": 20 * count, "addresses": count},
+            "used": {"slivers": count, "memory_limits": 0, "disk_limits": 0, "ports": 20 * count, "addresses": count}
+            | {"spares": 8},
         }
 
     def _list(self, request: Request) -> Answer:

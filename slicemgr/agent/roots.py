@@ -382,7 +382,7 @@ class _Machine:
 
     def keys(self, sliver: Sliver, note: Note) -> None:
         """Set the keys by the guest agent; a guest without one gets them by its seed at its next start."""
-        gone = list(note.gone(sliver.ssh_keys))
+        gone = list(note.gone(sliver.ssh_keys)) if note.put else None
         self._hypervisor.set_guest_keys(sliver.id, list(sliver.ssh_keys), gone)
 
     def launch(self, sliver: Sliver) -> None:

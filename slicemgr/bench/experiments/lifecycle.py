@@ -53,7 +53,7 @@ class LifecycleParameters:
 
     connect: makes a client; each thread has its own. key: the line of the public key, and the content of the private
     key. ping: the address that the slivers ping; "" for their gateway, which is the node. warm: whether to measure
-    slices that take a spare, too: `count` of them, one at a time.
+    slices that take a spare, too: `count` of them, one at a time, and then `burst`, `parallel` at a time.
     """
 
     connect: Callable[[], Client]
@@ -67,14 +67,16 @@ class LifecycleParameters:
     repeat: int = 1
     ping: str = ""
     warm: bool = False
+    burst: int = 0
 
     @property
     def recorded(self) -> Json:
         """The parameters as run.json stores them; --resume compares them."""
         names = ("node", "count", "parallel", "memory", "repeat", "ping")
         known = {name: getattr(self, name) for name in names}
-        warm = {"warm": True} if self.warm else {}  # runs of earlier versions do not have it
-        return {**known, **warm, "series": [one.recorded for one in self.series]}
+        warm = {"warm": True} if self.warm else {}  # runs of earlier versions have neither
+        burst = {"burst": self.burst} if self.burst else {}
+        return {**known, **warm, **burst, "series": [one.recorded for one in self.series]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
             )
             if parameters.warm:
                 warm, each = Part(one, raw=False, warm=True), 6 + _GUESS[one.type]
-                seconds = each * parameters.count
+                seconds = each * (parameters.count + parameters.burst)
                 found.append(StepOf(f"{name}/warm", f"{one.label}: spares{about}", warm, seconds, name))
     return found
 
@@ -152,7 +154,7 @@ class Lifecycle:
         if step.work.raw:
             return {"raw": self._baseline(series)}
         if step.work.warm:
-            return {"warm": self._spares(series, progress)}
+            return {"warm": {**self._spares(series, progress), **self._burst(series, progress)}}
         names = [f"{self._parameters.prefix}{index:04}" for index in range(self._parameters.count)]
         return self._slices(series, names, progress)
 
@@ -229,15 +231,48 @@ class Lifecycle:
             progress.inside("spares", number + 1, self._parameters.count)
         return found
 
-    def _await_spare(self, asked: wire.SliceRequest) -> None:
-        """Wait until the node has a spare for a request, and is idle. Raises Failed, or Over if `stop` is set."""
-        end = time.monotonic() + _SPARE_SECONDS[asked["type"]]
-        while not slivers.dry_run(self._client, asked).get("warm"):
+    def _burst(self, series: Series, progress: Progress) -> dict[str, list[float]]:
+        """Seconds for each slice of many that take spares at once, until all of them have sent sshd's banner."""
+        count = self._parameters.burst
+        if not count:
+            return {}
+        names = [f"{self._parameters.prefix}b{number:04}" for number in range(count)]
+        self._await_spare({**self._request(names[0], series), "warm": True}, count)
+
+        def create(name: str) -> wire.Operation:
+            with self._parameters.connect() as client:
+                created = slivers.ask(client, {**self._request(name, series), "warm": True})
+                slivers.wait_for_banner(name, series.type, created["slice"]["slivers"][0], self._stop)
+                return created["operation"]
+
+        begun = time.monotonic()
+        found, trouble = self._side_by_side(create, names, "burst", progress)
+        took = time.monotonic() - begun
+        if trouble is not None:
+            raise trouble
+        for name, operation in found.items():
+            slivers.wait(self._client, operation, self._stop)
+            check_warm(self._client, name)
+        cleanup.delete(self._client, self._parameters.prefix, progress)
+        return {"burst": [took / count]}
+
+    def _await_spare(self, asked: wire.SliceRequest, count: int = 1) -> None:
+        """Wait until the node has `count` spares for a request, and is idle.
+
+        Raises Failed, or Over if `stop` is set.
+        """
+        end = time.monotonic() + _SPARE_SECONDS[asked["type"]] * count
+
+        def ready() -> bool:
+            there = self._client.nodes.get(self._parameters.node)["used"].get("spares", 0) >= count
+            return there and bool(slivers.dry_run(self._client, asked).get("warm"))
+
+        while not ready():
             slivers.check(self._stop)
             if time.monotonic() > end:
-                wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']}"
+                wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']} count={count}"
                 hint = f"an admin sets spares.keep on the node, such as `{wanted}`"
-                raise Failed("the node keeps no spare that fits these slices", hint=hint)
+                raise Failed("the node does not keep enough spares that fit these slices", hint=hint)
             self._stop.wait(_SPARE_PAUSE)
         self._stop.wait(_SETTLED)
 
@@ -321,10 +356,15 @@ def warm_create(client: Client, asked: wire.SliceRequest, stop: threading.Event)
     times["banner"] = time.monotonic() - begun
     ended = slivers.wait(client, created["operation"], stop)
     times["operation"] = time.monotonic() - begun
-    if not client.slices.get(asked["name"]).get("warm"):
-        raise Failed(f"{asked['name']} took no spare", hint="another request was first; try again")
+    check_warm(client, asked["name"])
     times["agent"] = sum(one.get("seconds") or 0.0 for one in ended["steps"])
     return times
+
+
+def check_warm(client: Client, name: str) -> None:
+    """Raises Failed unless the slice took a spare."""
+    if not client.slices.get(name).get("warm"):
+        raise Failed(f"{name} took no spare", hint="another request was first; try again")
 
 
 def speaks(operation: wire.Operation) -> bool:

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 @memory_option("sliver")
 @repeat_option()
 @click.option("--warm", is_flag=True, help="Measure slices that take a sliver the node keeps ready, too.")
+@click.option(
+    "--burst",
+    type=click.IntRange(0, 500),
+    default=0,
+    help="With --warm: number of slices that then take such slivers at once, --parallel at a time.",
+)
 @click.option("--ping", default="", metavar="ADDRESS", help="Address that the slivers ping  [default: their gateway].")
 @node_option
 @frame_options
@@ -65,7 +71,7 @@ def lifecycle(
     sliver runs a command over SSH, starts a web server that is requested through the next port, and sends pings.
 
     With --warm, --count further slices take a sliver that the node keeps ready, one after the other: spares.keep of the
-    node must name slivers of this image and memory.
+    node must name slivers of this image and memory, for a burst as many as its slices.
     """
     from slicemgr.bench.experiments import lifecycle as experiment
     from slicemgr.cli.commands.node import the_node

@@ -209,18 +209,17 @@ class Hypervisor:
             if domain is not None and domain.blockInfo("vda")[0] < size:
                 bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 
-    def set_guest_keys(self, sliver: str, put: list[str], gone: list[str]) -> None:
+    def set_guest_keys(self, sliver: str, put: list[str], gone: list[str] | None) -> None:
         """Set root's ssh keys inside a running virtual machine by its guest agent.
 
-        put: lines to add; gone: lines to remove. Other lines are kept, except empty ones. Raises Failed if the guest
-        agent does not respond.
+        put: lines to add; gone: lines to remove, None if it never had any of slicemgr's. Other lines are kept, except
+        empty ones. Raises Failed if the guest agent does not respond.
         """
         with self._running(SliverType.KVM, sliver, "write the ssh keys of the guest") as domain:
             # The agent ends its file without a newline; the empty line, added last, supplies it for the next call.
-            for lines, how in (
-                ([*gone, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE),
-                ([*put, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_APPEND),
-            ):
+            add = ([*put, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_APPEND)
+            remove = [] if gone is None else [([*gone, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE)]
+            for lines, how in (*remove, add):
                 late = Failed("its guest agent does not answer")
                 call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
                 bounded(call, seconds=_GUEST_ANSWERS, late=late)
