@@ -110,8 +110,7 @@ class PaperTestbed(Canned):
             "agent_seen_at": f"2026-11-21T10:00:00.{self.looks:06}Z",
             "facts": facts,
             "capacity": capacity,
-            "used": {"slivers": count, "memory_limits": 0, "disk_limits": 0, "ports": 20 * count, "addresses": count}
-            | {"spares": 8},
+            "used": {"slivers": count, "spares": 8, **sums},
         }
 
     def _list(self, request: Request) -> Answer:
