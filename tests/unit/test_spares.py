@@ -316,6 +316,21 @@ def test_the_last_ports_are_for_requests(tmp_path: Path) -> None:
         assert spare_ids(service, absent=True) == [spare]
 
 
+def test_of_several_images_the_most_used_one_is_kept(service: Service) -> None:
+    other = "cd" * 32
+    service.add_image(other, "other")
+    with service.store.read() as c:
+        assert spares.kinds(c, service.config) == [], "none is the default"
+    for number, image in enumerate((IMAGE, "other", "other")):
+        service.create(f"exp{number}", image=image, warm=False)
+    with service.store.read() as c:
+        assert [kind.image for kind in spares.kinds(c, service.config)] == [other]
+    with service.store.write() as c:
+        c.execute(t.images.update().where(t.images.c.sha256 == other).values(project="default"))
+    with service.store.read() as c:
+        assert [kind.image for kind in spares.kinds(c, service.config)] == [SHA], "it is not everybody's"
+
+
 def test_an_image_that_is_not_ready_has_no_spares(service: Service) -> None:
     with service.store.write() as c:
         c.execute(t.images.update().values(state=ImageState.UPLOADED))

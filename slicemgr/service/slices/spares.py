@@ -29,6 +29,7 @@ from slicemgr.model import (
     SPARE,
     Boot,
     Desired,
+    ImageState,
     Limits,
     NodeState,
     Phase,
@@ -79,7 +80,10 @@ class _Work:
 
 
 def kinds(c: Connection, config: Config) -> list[Kind]:
-    """The spares that the settings name, as far as their images are ready. Refused for a wrong setting."""
+    """The spares that the settings name, as far as their images are ready. Refused for a wrong setting.
+
+    Without an image, that of requests without one; if there is none, the one that most slices of the type have.
+    """
     found = []
     for text in config.spares.keep:
         sliver_type, *words = text.split()
@@ -89,6 +93,8 @@ def kinds(c: Connection, config: Config) -> list[Kind]:
         body = request_defaults.complete(c, config, {**raw, "type": sliver_type, "name": SPARE, "project": ""})
         del body["project"]
         if body.get("image") is None:
+            body["image"] = _most_used(c, sliver_type)
+        if body["image"] is None:
             continue
         spec = specs.slice_spec(body, config, keyless=True)
         try:
@@ -97,6 +103,14 @@ def kinds(c: Connection, config: Config) -> list[Kind]:
             continue
         found.append(Kind(spec, image.sha256, image_choice.check(image, spec), count))
     return found
+
+
+def _most_used(c: Connection, sliver_type: str) -> str | None:
+    """The image for all projects that most slices of the type have, by name; of equals, that of the newest slice."""
+    l, i = t.slices.c, t.images.c
+    query = sa.select(i.name).join(t.slices, l.image == i.sha256).where(l.type == sliver_type)
+    query = query.where(i.project.is_(None), i.state == ImageState.READY)
+    return c.scalar(query.group_by(i.name).order_by(sa.func.count().desc(), sa.func.max(l.created_at).desc()).limit(1))
 
 
 def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
