@@ -22,7 +22,7 @@ def document(c: Connection, node: str) -> Document:
     # By name, since a condition on the rows of a node for each of these tables would take most of the time.
     found["slices"] = _named(c, "slices", {row["slice"] for row in found["slivers"]})
     snapshots = {row["snapshot"] for row in found["sliver_snapshots"]}
-    images = {row["image"] for row in (*found["slices"], *found["operations"])}
+    images = {row["image"] for row in (*found["slices"], *found["spares"], *found["operations"])}
     found["users"] = _named(c, "users", {row["owner"] for row in found["slices"]})
     found["projects"] = _named(c, "projects", {row["project"] for row in found["slices"]})
     found["images"] = _named(c, "images", images)
@@ -43,11 +43,13 @@ def busy(c: Connection) -> dict[str, set[str]]:
 def _of_node(node: str) -> Mapping[str, sa.ColumnElement[bool]]:
     """By table: which rows the node has."""
     s, n, o, p, m = t.slivers.c, t.sliver_snapshots.c, t.operations.c, t.operation_parts.c, t.operation_slivers.c
+    mine = sa.select(s.id).where(s.node == node)
     part = operation_parts.of_node(node)
     pending = sa.select(p.operation).where(part)
     return {
         "slivers": s.node == node,
-        "sliver_snapshots": n.sliver.in_(sa.select(s.id).where(s.node == node)),
+        "spares": t.spares.c.sliver.in_(mine),
+        "sliver_snapshots": n.sliver.in_(mine),
         "operations": o.id.in_(pending),
         "operation_parts": part,
         "operation_slivers": sa.and_(m.node == node, m.operation.in_(pending)),

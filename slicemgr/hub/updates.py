@@ -250,7 +250,7 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The rows of one node. slivers: by id, with the time of their slice. operations: that have not ended.
+    """The rows of one node. slivers: by id, with the time of their slice or spare. operations: that have not ended.
 
     images: the kinds of its operations on images that have not ended, each with the image.
     """
@@ -272,10 +272,11 @@ class _Operation:
 
 
 def _known(c: Connection, node: str, found: Sequence[Update], facts: Mapping[str, Any]) -> _Known:
-    s, l = t.slivers.c, t.slices.c
+    s, l, p = t.slivers.c, t.slices.c, t.spares.c
     named = {one for update in found if isinstance(one := getattr(update, "sliver", None), str)}
-    slivers = sa.select(s.id, s.serial, s.desired, l.created_at).join(t.slices, l.id == s.slice)
-    slivers = slivers.where(s.node == node, s.id.in_(named))
+    created_at = sa.func.coalesce(l.created_at, p.created_at).label("created_at")
+    slivers = sa.select(s.id, s.serial, s.desired, created_at).where(s.node == node, s.id.in_(named))
+    slivers = slivers.outerjoin(t.slices, l.id == s.slice).outerjoin(t.spares, p.sliver == s.id)
     slices: Iterable[Any] = ()
     if any(isinstance(one, updates.EventSeen) for one in found):
         slices = c.execute(sa.select(l.project, l.name).where(l.id.in_(sa.select(s.slice).where(s.node == node))))

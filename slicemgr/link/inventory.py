@@ -16,18 +16,22 @@ _STATES = {Phase.RUNNING: "running", Phase.PAUSED: "paused"}
 
 
 def take(store: Store, node: str) -> Inventory:
-    """The slivers that are not to be deleted. node: the name that this node has here.
+    """The slivers of slices that are not to be deleted. node: the name that this node has here.
 
     A sliver has no record where the message would become too large with it.
     """
     with store.read() as c:
-        rows = [row for row in pending.slivers(c, node) if row.sliver.desired is not Desired.ABSENT]
+        rows = [row for row in pending.slivers(c, node) if _counts(row)]
     found, left = [], _RECORDS
     for row in rows[:MOST_SLIVERS]:
         record = sliver_record.to_json(row.sliver)
         left -= len(json.dumps(record))
         found.append(_entry(row, record if left >= 0 else None))
     return Inventory(tuple(found))
+
+
+def _counts(row: SliverRow) -> bool:
+    return row.sliver.desired is not Desired.ABSENT and not row.sliver.spare
 
 
 def _entry(row: SliverRow, record: dict[str, Any] | None) -> dict[str, Any]:

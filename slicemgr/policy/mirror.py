@@ -83,6 +83,7 @@ TABLES = (
         own=("phase", "error", "host_key", "acceleration", "booted", "keys_missing", "oom_kills", "updated_at"),
         node=True,
     ),
+    Mirrored("spares", ("sliver",), ("type", "image", "boot", "machine", "init", "created_at")),
     Mirrored("snapshots", ("id",), ("slice", "name", "user", "created_at")),
     Mirrored("sliver_snapshots", ("snapshot", "sliver"), own=("made_at", "size", "detail")),
     Mirrored(

@@ -40,6 +40,7 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "io_weight": cgroup.has_io_weight(),
         "net_rate": not traffic.missing(),
         "net_rate_missing": list(traffic.missing()),
+        "spares": True,  # agents of earlier versions cannot have slivers without a slice
         "machine": os.uname().machine,
         "addresses": config.network.addresses,
         "ports_first": config.network.ports_first,

@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from bare_service import ADMIN, FACTS, IMAGE, KEY, SHA, Service
+from centre_and_node import LOCAL, NODE, World
 from sqlalchemy.engine import Connection
 
 from slicemgr import config as settings
 from slicemgr.config import SparesConfig
 from slicemgr.errors import Refused
-from slicemgr.model import Desired, ImageState, Phase
+from slicemgr.link import inventory
+from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy import quota
-from slicemgr.service.nodes import images
+from slicemgr.service.nodes import evacuation, images, membership
 from slicemgr.service.slices import slices, spares
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views import slices as slice_views
-from slicemgr.store import allocations, pending
+from slicemgr.store import Store, allocations, pending
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -166,7 +168,7 @@ def test_a_spare_that_is_not_ready_is_not_taken(service: Service, columns: dict[
     assert shown(service, "exp")["warm"] is False
 
 
-@pytest.mark.parametrize("columns", [{"drained": True}, {"silent_since": utcnow()}, {"identity": "node-a"}], ids=str)
+@pytest.mark.parametrize("columns", [{"drained": True}, {"silent_since": utcnow()}, {"state": "joined"}], ids=str)
 def test_a_node_that_takes_no_slivers_gives_no_spare(service: Service, columns: dict[str, Any]) -> None:
     service.add_spare()
     with service.store.write() as c:
@@ -353,3 +355,86 @@ def test_sizes_of_the_settings_are_those_of_the_spare(service: Service) -> None:
     (row,) = service.rows()
     assert shown(service, "exp")["warm"] is True
     assert (row.sliver.limits.memory, row.sliver.limits.cpu, row.sliver.ports.count) == (256 << 20, 0.5, 3)
+
+
+# --- nodes that joined --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """The node that joined can have spares, and has the files of the image; that of the centre is drained."""
+    with World(tmp_path) as made:
+        with made.centre.write() as c:
+            c.execute(t.nodes.update().where(t.nodes.c.name == "node1").values(drained=True))
+            c.execute(t.nodes.update().where(t.nodes.c.name == NODE).values(facts=JOINED_FACTS))
+            ready = {"base": "ready", "disk": "ready", "state": "ready"}
+            c.execute(t.image_nodes.insert().values(image=SHA, node=NODE, updated_at=utcnow(), **ready))
+        yield made
+
+
+JOINED_FACTS = {**FACTS, "spares": True, "addresses": "10.78.0.0/16", "ports_first": 20000, "ports_last": 29999}
+
+
+def spares_of(store: Store) -> list[str]:
+    with store.read() as c:
+        return sorted(c.scalars(sa.select(t.spares.c.sliver)))
+
+
+def test_a_node_that_joined_keeps_spares_and_slices_take_them(world: World) -> None:
+    spares.fill(world.centre, world.service.config)
+    world.settle()
+    (spare,) = spares_of(world.centre)
+    assert spares_of(world.node) == [spare] and world.mirrored() == world.wanted()
+    with world.node.read() as c:
+        (row,) = pending.slivers(c, LOCAL)
+        (operation,) = pending.pending_operations(c, LOCAL)
+    assert (row.sliver.id, row.sliver.spare, operation.kind) == (spare, True, "spare")
+    done = pending.SliverDone(operation.id, spare, OperationState.DONE)
+    ended = pending.OperationEnded(operation.id, OperationState.DONE)
+    world.record(pending.SliverSeen(spare, Phase.RUNNING, host_key=KEY), done, ended)
+    world.settle()
+
+    world.service.create("exp", memory="1G")
+    world.settle()
+    assert spares_of(world.node) == [] and world.mirrored() == world.wanted()
+    with world.node.read() as c:
+        (row,) = pending.slivers(c, LOCAL)
+    assert (row.sliver.id, row.sliver.spare, row.sliver.hostname, row.sliver.ssh_keys) == (
+        spare,
+        False,
+        "exp-0",
+        (KEY,),
+    )
+    assert row.sliver.limits.memory == 1 << 30
+
+
+@pytest.mark.parametrize(
+    "lacks", [{"facts": {**JOINED_FACTS, "spares": False}}, {"facts": FACTS}, {"silent_since": utcnow()}, {"base": ""}]
+)
+def test_a_node_that_cannot_have_spares_gets_none(world: World, lacks: dict[str, Any]) -> None:
+    with world.centre.write() as c:
+        table = t.image_nodes if "base" in lacks else t.nodes
+        c.execute(table.update().where(table.c["node" if "base" in lacks else "name"] == NODE).values(lacks))
+    spares.fill(world.centre, world.service.config)
+    assert spares_of(world.centre) == []
+
+
+def test_spares_of_a_node_that_is_away_wait_and_end_with_it(world: World) -> None:
+    spares.fill(world.centre, world.service.config)
+    world.settle()
+    kept = spares_of(world.centre)
+    with pytest.raises(Refused, match="spare"):
+        membership.remove(world.centre, NODE, ADMIN)
+    with world.centre.write() as c:
+        c.execute(t.nodes.update().where(t.nodes.c.name == NODE).values(silent_since=utcnow(), drained=True))
+    spares.fill(world.centre, world.service.config)
+    assert spares_of(world.centre) == kept
+    evacuation.evacuate(world.centre, world.service.config, NODE, ADMIN, lost=True)
+    assert spares_of(world.centre) == []
+    membership.remove(world.centre, NODE, ADMIN)
+
+
+def test_the_inventory_of_a_node_has_no_spares(world: World) -> None:
+    spares.fill(world.centre, world.service.config)
+    world.settle()
+    assert spares_of(world.node) != [] and inventory.take(world.node, LOCAL).slivers == ()

@@ -85,7 +85,9 @@ def evacuate(store: Store, config: Config, name: str, by: Principal, *, lost: bo
     if not left:
         with suppress(Refused), store.write() as c:  # Refused: it has just returned
             _check_lost(c, name, confirmed=lost)
-            _end_parts(c, name, None, [])
+            s, p = t.slivers.c, t.spares.c
+            spares = c.scalars(sa.select(s.id).join(t.spares, p.sliver == s.id).where(s.node == name))
+            _end_parts(c, name, None, list(spares))
     wake(config.wake_socket)
     return Evacuated(tuple(filter(None, made)), tuple(left))
 
@@ -168,7 +170,7 @@ def _rebuild(c: Connection, config: Config, node: str, head: _Row, user: str, ad
 
 
 def _end_parts(c: Connection, node: str, slice_id: str | None, absent: Sequence[str]) -> None:
-    """End what the node still has to do for the slice, None: for anything. absent: slivers that were to be deleted."""
+    """End what the node still has to do for the slice, None: for anything. absent: slivers that it does not have."""
     o, p, m = t.operations.c, t.operation_parts.c, t.operation_slivers.c
     pending = sa.select(o.id, o.kind).join(t.operation_parts, p.operation == o.id)
     pending = pending.where(p.node == node, p.state.not_in(ENDED))

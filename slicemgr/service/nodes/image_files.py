@@ -82,11 +82,12 @@ def _signed(c: Connection, token: Token, now: datetime) -> bool:
 
 def needs(node: str | sa.Column[Any], image: str | sa.Column[Any]) -> sa.ColumnElement[bool]:
     """Whether a node needs an image: for one of its slivers, or for one of its operations that have not ended."""
-    s, l, o, p = t.slivers.c, t.slices.c, t.operations.c, t.operation_parts.c
+    s, l, o, p, r = t.slivers.c, t.slices.c, t.operations.c, t.operation_parts.c, t.spares.c
     of_sliver = sa.exists().where(s.node == node, s.slice == l.id, l.image == image)
+    of_spare = sa.exists().where(s.node == node, s.id == r.sliver, r.image == image)
     unended = p.state.in_((OperationState.QUEUED, OperationState.RUNNING))
     of_operation = sa.exists().where(p.node == node, p.operation == o.id, o.image == image, unended)
-    return sa.or_(of_sliver, of_operation)
+    return sa.or_(of_sliver, of_spare, of_operation)
 
 
 @dataclass(frozen=True, slots=True)

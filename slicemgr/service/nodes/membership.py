@@ -146,6 +146,7 @@ def remove(store: Store, name: str, by: Principal) -> None:
         if row.identity is not None:
             revoke(c, row.identity, now)
             c.execute(t.links.delete().where(t.links.c.identity == row.identity))
+        c.execute(t.slivers.delete().where(t.slivers.c.node == name))  # spares, which end with their host
         for table in _REPORTS:
             c.execute(t.metadata.tables[table].delete().where(t.metadata.tables[table].c.node == name))
         c.execute(t.nodes.delete().where(_N.name == name))
@@ -186,10 +187,14 @@ def _slivers(count: int) -> str:
 
 def _check_unused(c: Connection, row: Row[*tuple[Any, ...]], now: datetime) -> None:
     s = t.slivers.c
-    count = c.scalar(sa.select(sa.func.count()).where(s.node == row.name))
+    count = c.scalar(sa.select(sa.func.count()).where(s.node == row.name, s.slice.is_not(None)))
     if count:
         hint = "delete its slices first; `slicectl node drain` keeps new ones away"
         raise Refused(Code.CONFLICT, f"node {row.name} has {_slivers(count)}", hint=hint)
+    reports = row.state == NodeState.ACTIVE and row.identity is not None and row.silent_since is None
+    if reports and c.scalar(sa.select(sa.exists().where(s.node == row.name))):
+        hint = f"`slicectl node drain {row.name}` deletes them"
+        raise Refused(Code.CONFLICT, f"node {row.name} has spare slivers", hint=hint)
     if row.state == NodeState.ACTIVE and operation_parts.unended(c, row.name):
         raise Refused(Code.CONFLICT, f"node {row.name} has operations that have not ended", hint="`slicectl op list`")
     if row.identity is None and row.agent_seen_at is not None and now - row.agent_seen_at < _SILENT:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
@@ -31,14 +31,14 @@ from slicemgr.model import (
     Desired,
     ImageState,
     Limits,
+    NodeImageState,
     NodeState,
     Phase,
-    PortBlock,
     SliceSpec,
     SliverType,
 )
 from slicemgr.policy import allocate, placement
-from slicemgr.policy.image_needs import ALL
+from slicemgr.policy.image_needs import ALL, needs
 from slicemgr.service.nodes import nodes, operations
 from slicemgr.service.slices import image_choice, request_defaults, sliver_rows, specs
 from slicemgr.store import Store, incarnation, operation_parts
@@ -51,6 +51,7 @@ _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
 _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
 _NUMBERS: dict[str, Callable[[str], Any]] = {"ports": int, "pids": int, "cpu": float}  # in the JSON of a request
+_FILES = ("base", "disk")  # of an image
 _RATES = ("net_in", "net_out")
 _S, _P, _N = t.slivers.c, t.spares.c, t.nodes.c
 
@@ -63,6 +64,12 @@ class Kind:
     image: str
     boot: Boot
     count: int
+
+    @property
+    def files(self) -> set[tuple[str, str]]:
+        """The files that it is made from: the image and `base` or `disk` of each."""
+        needed = needs(self.spec.type, self.boot)
+        return {(self.image, file) for file in _FILES if getattr(needed, file)}
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -182,7 +189,7 @@ def discard(c: Connection, which: sa.ColumnElement[bool], now: datetime) -> None
 
 
 def fill(store: Store, config: Config) -> None:
-    """Have as many spares as the settings want on each node whose agent uses this database, a few at a time.
+    """Have as many spares as the settings want on each node, a few at a time; on one that joined, of images it has.
 
     Requests go first: nothing is made while others wait for the node. Does nothing during the hold after a restore.
     """
@@ -194,7 +201,8 @@ def fill(store: Store, config: Config) -> None:
         for work in _due(c, config, now):
             discard(c, _S.id.in_(work.discard), now)
             for kind in work.add:
-                add(c, config, work.node, kind, now)
+                with suppress(Refused):  # the free ports are scattered
+                    add(c, config, work.node, kind, now)
     wake(config.wake_socket)
 
 
@@ -216,11 +224,12 @@ def _ready() -> sa.ColumnElement[bool]:
 
 
 def _usable() -> sa.ColumnElement[bool]:
-    """The nodes that may have spares: those whose agent uses this database, and that take new slivers."""
-    return sa.and_(_N.state == NodeState.ACTIVE, _N.identity.is_(None), ~_N.drained, _N.silent_since.is_(None))
+    """The nodes whose spares a slice may take."""
+    return sa.and_(_N.state == NodeState.ACTIVE, ~_N.drained, _N.silent_since.is_(None))
 
 
 def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
+    """What is to be done on the nodes that report. The spares of others stay as they are until these return."""
     wanted = kinds(c, config)
     rows = c.execute(
         sa.select(*_S, _P.type, _P.image, _P.boot, _P.machine, _P.init, _P.created_at)
@@ -228,15 +237,32 @@ def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
         .where(_S.desired != Desired.ABSENT, is_spare())
         .order_by(_P.created_at)
     ).all()
-    usable = {row.name: row for row in c.execute(sa.select(t.nodes).where(_usable()).order_by(_N.name))}
-    work = []
-    for node in sorted({*usable, *(row.node for row in rows)}):
-        here = [row for row in rows if row.node == node]
-        able = wanted and node in usable and _has_room(c, config, usable[node], sum(kind.count for kind in wanted))
-        stale, missing = _difference(wanted if able else (), here, config.spares.longest, now)
-        busy = bool(missing) and operation_parts.unended(c, node)
-        work.append(_Work(node, stale, () if busy else missing[:_AT_ONCE]))
+    of_node: dict[str, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
+    for row in rows:
+        of_node[row.node].append(row)
+    held, work = _held(c, {kind.image for kind in wanted}), []
+    for found in c.execute(nodes.query("", ALL).where(_N.silent_since.is_(None)).order_by(_N.name)):
+        node, joined = nodes.of_row(found, config, now).candidate, found.identity is not None
+        able = [kind for kind in wanted if not joined or kind.files <= held[node.name]]
+        here = able if _has_spares(node, joined) and _has_room(node, config, able) else []
+        stale, missing = _difference(here, of_node[node.name], config.spares.longest, now)
+        busy = bool(missing) and operation_parts.unended(c, node.name)
+        work.append(_Work(node.name, stale, () if busy else missing[:_AT_ONCE]))
     return [one for one in work if one.discard or one.add]
+
+
+def _held(c: Connection, images: Collection[str]) -> Mapping[str, set[tuple[str, str]]]:
+    """The files of these images that nodes which joined have: see `Kind.files`."""
+    x = t.image_nodes.c
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for row in c.execute(sa.select(x.node, x.image, x.base, x.disk).where(x.image.in_(images))):
+        found[row.node] |= {(row.image, file) for file in _FILES if row._mapping[file] == NodeImageState.READY}
+    return found
+
+
+def _has_spares(node: placement.Candidate, joined: bool) -> bool:
+    """Whether the node may have spares. Agents of earlier versions cannot have them on hosts that joined."""
+    return not node.drained and not node.trouble and (not joined or node.facts.get("spares") is True)
 
 
 def _difference(
@@ -259,16 +285,10 @@ def _key(row: Row[*tuple[Any, ...]]) -> tuple[object, ...]:
     return (row.type, row.image, row.boot, row.machine, row.init, limits, row.port_count)
 
 
-def _has_room(c: Connection, config: Config, node: Row[*tuple[Any, ...]], count: int) -> bool:
-    """Whether requests do not need what `count` spares use."""
-    facts = dict(node.facts)
-    total, available = facts.get("memory"), facts.get("memory_available")
+def _has_room(node: placement.Candidate, config: Config, wanted: Sequence[Kind]) -> bool:
+    """Whether requests do not need what these spares use."""
+    total, available = node.facts.get("memory"), node.facts.get("memory_available")
     if total and available is not None and available < total * _LEAST_MEMORY:
         return False
-    of_slices = sa.select(_S.port_first, _S.port_count).where(_S.node == node.name, _S.slice.is_not(None))
-    try:
-        blocks = [PortBlock(*row) for row in c.execute(of_slices)]
-        allocate.port_blocks(config.network, blocks, 0, _ROOM + count, config.network.ports_per_sliver)
-    except Refused:
-        return False
-    return True
+    ports = node.network.ports_last - node.network.ports_first + 1 - node.ports
+    return ports // config.network.ports_per_sliver >= _ROOM + sum(kind.count for kind in wanted)
