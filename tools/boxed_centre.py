@@ -43,7 +43,7 @@ url = "https://{address}"
 proxies = 1
 
 [spares]
-keep = []
+keep = {spares}
 
 [hub]
 broker = "{address}:{amqp}"
@@ -117,8 +117,10 @@ class Centre:
     """`start` brings it up, or starts what does not run; then it has an address, at which users and nodes reach it.
 
     with_agent: it is also a node, whose agent uses the database of the service. daemons: its programs, with the
-    version of slicemgr.
+    version of slicemgr. spares: what nodes keep ready, from the next start of programs.
     """
+
+    spares: Sequence[str] = ()
 
     def __init__(self, box: Box, switch: Switch, venv: Path = VENV, *, with_agent: bool = False) -> None:
         self.box, self.address, self.with_agent = box, "", with_agent
@@ -167,7 +169,8 @@ class Centre:
         places["hub_user"] = _HUB_USER if self.daemons.venv == VENV else ""  # an earlier version may not know it
         settings = self.box.path(SETTINGS)
         settings.touch(mode=0o600)
-        settings.write_text(_TEXT.format(address=self.address, password=password, **places))
+        text = _TEXT.format(address=self.address, password=password, spares=json.dumps(list(self.spares)), **places)
+        settings.write_text(text)
         return password
 
     def _start_database(self, password: str) -> None:

@@ -17,6 +17,7 @@ import boxed_testbed
 import demo
 import nodebox_network
 import pytest
+from boxed_faults import kill
 from boxed_node import BoxedNode
 from boxed_testbed import RECIPE, BoxedTestbed
 from demo import VENV
@@ -193,6 +194,34 @@ def slivers(testbed: BoxedTestbed, name: str) -> dict[str, dict[str, Any]]:
 
 def containers(node: BoxedNode) -> list[str]:
     return node.box.run(["virsh", "-q", "-c", "lxc:///system", "list", "--name"], check=True).stdout.split()
+
+
+def test_a_slice_takes_a_spare_of_a_host_that_joined(testbed: BoxedTestbed) -> None:
+    """Each host keeps one. The rest of the module has none."""
+    testbed.import_image()
+
+    def keep(*spares: str) -> None:
+        testbed.centre.spares = spares
+        for program in ("hub", "web"):
+            kill(testbed, program)
+        testbed.start()
+
+    def kept() -> dict[str, int]:
+        return {one["name"]: one["used"]["spares"] for one in testbed.listed()}
+
+    try:
+        keep(f"lxc image={RECIPE}")
+        eventually(lambda: set(kept().values()) == {1}, "each host has one", 300)
+        key = ("--ssh-key", f"{demo.ensure_key()}.pub")
+        for node in sorted(testbed.nodes):
+            name = f"from-{node}"
+            testbed.centre.slicectl("create", name, "--type", "lxc", "--image", RECIPE, "--node", node, *key)
+            assert testbed.ask("show", name)["warm"] is True
+            assert login(testbed, f"{name}/0") == f"{name}-0"
+            testbed.centre.slicectl("delete", name)
+    finally:
+        keep()
+    eventually(lambda: set(kept().values()) == {0}, "they are gone", 120)
 
 
 def test_a_part_waits_for_a_node_that_was_killed(testbed: BoxedTestbed) -> None:
