@@ -47,6 +47,7 @@ from slicemgr.store.updates import utcnow
 
 USER = "agent"  # of the operations
 _AT_ONCE = 4  # spares of one node that are made at the same time
+_MOST_NODES = 20  # that get spares in one transaction, each of which takes some milliseconds of the lock
 _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
 _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
@@ -198,8 +199,10 @@ def fill(store: Store, config: Config) -> None:
         if incarnation.held(c) is not None or not _due(c, config, now):
             return
     with store.write() as c:
-        for work in _due(c, config, now):
+        due = _due(c, config, now)
+        for work in due:
             discard(c, _S.id.in_(work.discard), now)
+        for work in [one for one in due if one.add][:_MOST_NODES]:
             for kind in work.add:
                 with suppress(Refused):  # the free ports are scattered
                     add(c, config, work.node, kind, now)
@@ -237,6 +240,8 @@ def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
         .where(_S.desired != Desired.ABSENT, is_spare())
         .order_by(_P.created_at)
     ).all()
+    if not (wanted or rows):
+        return []
     of_node: dict[str, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
     for row in rows:
         of_node[row.node].append(row)
