@@ -155,18 +155,19 @@ class Scheduler:
     def _take(self) -> None:
         node = self._config.node.name
         with self._store.read() as connection:
-            pending = work.pending_operations(connection, node)
-            if incarnation.held(connection) is not None:
-                pending = [row for row in pending if row.kind in incarnation.ALLOWED]
-            fresh = [row for row in pending if row.id not in self._operations]
+            pending = work.pending_ids(connection, node)
+            new = pending.difference(self._operations)
+            fresh = work.pending_operations(connection, node, new) if new else []
+            if fresh and incarnation.held(connection) is not None:
+                fresh = [row for row in fresh if row.kind in incarnation.ALLOWED]
             concerned = {sliver for row in fresh for sliver in row.slivers}
             rows = {row.sliver.id: row.sliver for row in work.slivers(connection, node, concerned)} if concerned else {}
             missing = concerned - set(rows)
             elsewhere = work.elsewhere(connection, node, missing) if missing else set()
-        self._forget({row.id for row in pending})
+        self._forget(pending)
         if self._waits:
             fresh = [row for row in fresh if not self._waits.holds_back(row, rows)]
-            self._waits.forget({row.id for row in pending})
+            self._waits.forget(pending)
         with self._lock:
             for sliver in missing:
                 self._rows.pop(sliver, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +16,7 @@ from slicemgr.store.updates import OperationEnded, OperationStarted, SliverDone
 
 ENDED = (OperationState.DONE, OperationState.FAILED)
 UNENDED = (OperationState.QUEUED, OperationState.RUNNING)
+_OUTCOME = ("state", "error", "hint", "result")
 _MOST_ERRORS = 5  # nodes whose errors the error of an operation has
 
 _O, _P = t.operations.c, t.operation_parts.c
@@ -75,29 +77,47 @@ def sliver_done(node: str, c: Connection, updates: list[SliverDone]) -> None:
 
 def ended(node: str, c: Connection, updates: list[OperationEnded]) -> None:
     """The node's parts have ended. An operation of which no other part is left ends too."""
+    part = _end(t.operation_parts, _P.operation).where(_P.node == sa.bindparam("b_node"))
     for u in updates:
-        values = {"state": u.state, "error": u.error, "hint": u.hint, "result": u.result, "finished_at": u.at}
-        part = t.operation_parts.update().where(_P.operation == u.operation, _P.node == node, _P.state.not_in(ENDED))
-        if c.execute(part.values(**values, started_at=sa.func.coalesce(_P.started_at, u.at))).rowcount:
+        outcome = {"state": u.state, "error": u.error, "hint": u.hint, "result": u.result}
+        if c.execute(part, _values(u, outcome) | {"b_node": node}).rowcount:
             _end_with_last_part(c, u)
 
 
 def _end_with_last_part(c: Connection, update: OperationEnded) -> None:
-    parts = c.execute(sa.select(t.operation_parts).where(_P.operation == update.operation).order_by(_P.node)).all()
+    parts = c.execute(_parts(), {"operation": update.operation}).all()
     if any(part.state not in ENDED for part in parts):
         return
     outcome = _outcome(parts)
-    whole = t.operations.update().where(_O.id == update.operation, _O.state.not_in(ENDED))
-    since = sa.func.coalesce(_O.started_at, update.at)
-    if c.execute(whole.values(**outcome, started_at=since, finished_at=update.at)).rowcount:
+    if c.execute(_end(t.operations, _O.id), _values(update, outcome)).rowcount:
         _log_end(c, update, outcome)
+
+
+@cache
+def _end(table: sa.Table, id_: sa.Column[str]) -> sa.Update:
+    """End a row that has not ended. Kept, because making it takes longer than its execution."""
+    columns = table.c
+    values = {name: sa.bindparam(f"b_{name}", type_=columns[name].type) for name in (*_OUTCOME, "finished_at")}
+    since = sa.func.coalesce(columns.started_at, values["finished_at"])
+    unended = (columns.state != one for one in ENDED)
+    return table.update().where(id_ == sa.bindparam("b_id"), *unended).values(**values, started_at=since)
+
+
+def _values(update: OperationEnded, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    given = {**outcome, "finished_at": update.at, "id": update.operation}
+    return {f"b_{name}": value for name, value in given.items()}
+
+
+@cache
+def _parts() -> sa.Select[Any]:
+    return sa.select(t.operation_parts).where(_P.operation == sa.bindparam("operation")).order_by(_P.node)
 
 
 def _outcome(parts: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, Any]:
     """State, error, hint and result of an operation with these parts. Several parts have a result each."""
     failed = [part for part in parts if part.state == OperationState.FAILED]
     if len(parts) == 1:
-        return {name: getattr(parts[0], name) for name in ("state", "error", "hint", "result")}
+        return {name: getattr(parts[0], name) for name in _OUTCOME}
     if not failed:
         return {"state": OperationState.DONE, "error": "", "hint": "", "result": None}
     errors = "; ".join(f"{part.node}: {part.error}" for part in failed[:_MOST_ERRORS])

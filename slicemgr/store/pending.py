@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -65,6 +65,7 @@ __all__ = [
     "elsewhere",
     "image",
     "images",
+    "pending_ids",
     "pending_operations",
     "record",
     "slivers",
@@ -122,26 +123,59 @@ class SliverRow:
     error: str
 
 
-def pending_operations(c: Connection, node: str) -> list[Operation]:
+def pending_ids(c: Connection, node: str) -> set[str]:
+    """The operations of which the node's part has not ended."""
+    return set(c.scalars(_pending_ids(), {"node": node}))
+
+
+def pending_operations(c: Connection, node: str, ids: Collection[str] | None = None) -> list[Operation]:
     """The operations of which the node's part has not ended, oldest first, with the state of the part and its slivers.
 
-    Running ones are from an agent that died.
+    ids: only those among these. Running ones are from an agent that died.
     """
-    o, p, s = t.operations.c, t.operation_parts.c, t.operation_slivers.c
-    pending = sa.and_(p.node == node, p.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
-    columns = (o.id, o.kind, p.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
-    query = sa.select(*columns).join(t.operation_parts, p.operation == o.id)
-    rows = c.execute(query.where(pending).order_by(o.created_at, o.id)).all()
+    given = {"node": node, "ids": list(ids or ())}
+    rows = c.execute(_pending_rows(ids is not None), given).all()
     if not rows:
         return []
     members: dict[str, list[str]] = defaultdict(list)
-    own = sa.select(s.operation, s.sliver).join(t.operation_parts, p.operation == s.operation)
-    for operation, sliver in c.execute(own.where(pending, s.node == node)):
+    for operation, sliver in c.execute(_pending_members(), {"node": node, "ids": [row[0] for row in rows]}):
         members[operation].append(sliver)
-    return [
-        Operation(row[0], row[1], OperationState(row[2]), *row[3:9], tuple(sorted(members[row[0]], key=_by_index)))
-        for row in rows
-    ]
+    found = []
+    for id_, kind, state, *more in rows:
+        values: list[Any] = [id_, kind, OperationState(state), *more, tuple(sorted(members[id_], key=_by_index))]
+        found.append(Operation(*values))
+    return found
+
+
+# Statements are kept where making them takes longer than their execution: an agent reads them for each wake-up.
+
+
+@cache
+def _pending_ids() -> sa.Select[Any]:
+    return sa.select(t.operation_parts.c.operation).where(_pending())
+
+
+@cache
+def _pending_rows(some: bool) -> sa.Select[Any]:
+    o, p = t.operations.c, t.operation_parts.c
+    columns = (o.id, o.kind, p.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
+    query = sa.select(*columns).join(t.operation_parts, p.operation == o.id).where(_pending())
+    return (query.where(o.id.in_(_ids())) if some else query).order_by(o.created_at, o.id)
+
+
+@cache
+def _pending_members() -> sa.Select[Any]:
+    s = t.operation_slivers.c
+    return sa.select(s.operation, s.sliver).where(s.operation.in_(_ids()), s.node == sa.bindparam("node"))
+
+
+def _pending() -> sa.ColumnElement[bool]:
+    p = t.operation_parts.c
+    return sa.and_(p.node == sa.bindparam("node"), p.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
+
+
+def _ids() -> sa.BindParameter[Any]:
+    return sa.bindparam("ids", expanding=True)
 
 
 def _by_index(sliver: str) -> tuple[str, int]:
@@ -165,10 +199,8 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     """All slivers of the node, or those among `ids`, including those that should be absent: first those of slices, then
     the spares. At most four queries.
     """
-    s, sl = t.slivers.c, t.slices.c
     shall_have = snapshots.of_slivers(c, node, ids)
-    query = _of(dict(sl), node, ids).join(t.slices, sl.id == s.slice).join(*_image_of(sl.image))
-    rows = c.execute(query).all()
+    rows = c.execute(_of_slices(ids is not None), {"node": node, "ids": list(ids or ())}).all()
     peers = _peers(c, node, {row[2] for row in rows if row[14] > 1})
     found = [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
     return found if ids is not None and len(found) == len(set(ids)) else found + _spares(c, node, ids)
@@ -176,18 +208,33 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
 
 def _spares(c: Connection, node: str, ids: Collection[str] | None) -> list[SliverRow]:
     """The spares of the node, or those among `ids`. The image of one that is to be deleted may not exist any more."""
-    s, p = t.slivers.c, t.spares.c
-    query = _of(_NO_SLICE | dict(p), node, ids).join(t.spares, p.sliver == s.id).outerjoin(*_image_of(p.image))
-    rows = [_sliver_row(tuple(row), (), ()) for row in c.execute(query)]
+    given = {"node": node, "ids": list(ids or ())}
+    rows = [_sliver_row(tuple(row), (), ()) for row in c.execute(_of_spares(ids is not None), given)]
     return [replace(row, sliver=replace(row.sliver, tag=row.sliver.id.rpartition("-")[0], spare=True)) for row in rows]
+
+
+@cache
+def _of_slices(some: bool) -> sa.Select[Any]:
+    sl = t.slices.c
+    return _of(dict(sl), some).join(t.slices, sl.id == t.slivers.c.slice).join(*_image_of(sl.image))
+
+
+@cache
+def _of_spares(some: bool) -> sa.Select[Any]:
+    p = t.spares.c
+    query = _of(_NO_SLICE | dict(p), some).join(t.spares, p.sliver == t.slivers.c.id)
+    return query.outerjoin(*_image_of(p.image))
 
 
 def _image_of(sha256: sa.ColumnElement[str]) -> tuple[sa.Table, sa.ColumnElement[bool]]:
     return t.images, t.images.c.sha256 == sha256
 
 
-def _of(owner: Mapping[str, sa.ColumnElement[Any]], node: str, ids: Collection[str] | None) -> sa.Select[Any]:
-    """The values that `_sliver_row` takes, in its order. owner: the columns of what the slivers belong to."""
+def _of(owner: Mapping[str, sa.ColumnElement[Any]], some: bool) -> sa.Select[Any]:
+    """The values that `_sliver_row` takes, in its order. owner: the columns of what the slivers belong to.
+
+    The parameters are `node`, and if `some`, `ids`.
+    """
     s, i = t.slivers.c, t.images.c
     facts = sa.func.coalesce(sa.cast(i.boot, sa.Text), "{}")
     query = sa.select(
@@ -199,8 +246,8 @@ def _of(owner: Mapping[str, sa.ColumnElement[Any]], node: str, ids: Collection[s
         *(owner["boot"], owner["user_data"], owner["project"], s.origin, s.inherited, s.epoch),
         *(owner["init"], owner["machine"], *(s[name] for name in _LIMITS)),
     )
-    query = query.select_from(t.slivers).where(s.node == node).order_by(s.serial)
-    return query if ids is None else query.where(s.id.in_(ids))
+    query = query.select_from(t.slivers).where(s.node == sa.bindparam("node")).order_by(s.serial)
+    return query.where(s.id.in_(_ids())) if some else query
 
 
 def _peers(c: Connection, node: str, slices: Collection[str]) -> dict[str, tuple[tuple[int, str], ...]]:
