@@ -20,7 +20,7 @@ def document(c: Connection, node: str) -> Document:
     """All rows of a node, from one snapshot of the database."""
     found = {name: _read(c, name, condition) for name, condition in _of_node(node).items()}
     # By name, since a condition on the rows of a node for each of these tables would take most of the time.
-    found["slices"] = _named(c, "slices", {row["slice"] for row in found["slivers"]})
+    found["slices"] = _named(c, "slices", {row["slice"] for row in found["slivers"]} - {None})
     snapshots = {row["snapshot"] for row in found["sliver_snapshots"]}
     images = {row["image"] for row in (*found["slices"], *found["spares"], *found["operations"])}
     found["users"] = _named(c, "users", {row["owner"] for row in found["slices"]})

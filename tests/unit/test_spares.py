@@ -381,6 +381,8 @@ def spares_of(store: Store) -> list[str]:
 
 
 def test_a_node_that_joined_keeps_spares_and_slices_take_them(world: World) -> None:
+    world.service.create("before", warm=False)
+    world.settle()
     spares.fill(world.centre, world.service.config)
     world.settle()
     (spare,) = spares_of(world.centre)
