@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from bare_service import ADMIN, FACTS, IMAGE, KEY, SHA, Service
-from centre_and_node import LOCAL, NODE, World
+from centre_and_node import LOCAL, NODE, World, move
 from sqlalchemy.engine import Connection
 
 from slicemgr import config as settings
@@ -381,14 +381,20 @@ def spares_of(store: Store) -> list[str]:
 
 
 def test_a_node_that_joined_keeps_spares_and_slices_take_them(world: World) -> None:
-    world.service.create("before", warm=False)
-    world.settle()
+    with world.centre.write() as c:
+        c.execute(t.nodes.update().values(drained=False))
+    for name in ("one", "two"):
+        world.service.create(name, node="node1", warm=False)
+        move(world.centre, name)
+    with world.centre.write() as c:
+        c.execute(t.nodes.update().where(t.nodes.c.name == "node1").values(drained=True))
+        c.execute(t.operation_parts.update().values(state="done"))
     spares.fill(world.centre, world.service.config)
     world.settle()
     (spare,) = spares_of(world.centre)
     assert spares_of(world.node) == [spare] and world.mirrored() == world.wanted()
     with world.node.read() as c:
-        (row,) = pending.slivers(c, LOCAL)
+        (row,) = pending.slivers(c, LOCAL, {spare})
         (operation,) = pending.pending_operations(c, LOCAL)
     assert (row.sliver.id, row.sliver.spare, operation.kind) == (spare, True, "spare")
     done = pending.SliverDone(operation.id, spare, OperationState.DONE)
@@ -400,7 +406,7 @@ def test_a_node_that_joined_keeps_spares_and_slices_take_them(world: World) -> N
     world.settle()
     assert spares_of(world.node) == [] and world.mirrored() == world.wanted()
     with world.node.read() as c:
-        (row,) = pending.slivers(c, LOCAL)
+        (row,) = pending.slivers(c, LOCAL, {spare})
     assert (row.sliver.id, row.sliver.spare, row.sliver.hostname, row.sliver.ssh_keys) == (
         spare,
         False,
