@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from slicemgr import wire
 from slicemgr.bench.experiments import inside
@@ -239,15 +241,25 @@ class Lifecycle:
         names = [f"{self._parameters.prefix}b{number:04}" for number in range(count)]
         self._await_spare({**self._request(names[0], series), "warm": True}, count)
 
-        def create(name: str) -> wire.Operation:
-            with self._parameters.connect() as client:
-                created = slivers.ask(client, {**self._request(name, series), "warm": True})
-                slivers.wait_for_banner(name, series.type, created["slice"]["slivers"][0], self._stop)
-                return created["operation"]
+        free: SimpleQueue[Client] = SimpleQueue()  # as many as work side by side, connected before
 
-        begun = time.monotonic()
-        found, trouble = self._side_by_side(create, names, "burst", progress)
-        took = time.monotonic() - begun
+        def create(name: str) -> wire.Operation:
+            client = free.get()
+            try:
+                created = slivers.ask(client, {**self._request(name, series), "warm": True})
+            finally:
+                free.put(client)
+            slivers.wait_for_banner(name, series.type, created["slice"]["slivers"][0], self._stop)
+            return created["operation"]
+
+        with ExitStack() as stack:
+            for _ in range(self._parameters.parallel):
+                client = stack.enter_context(self._parameters.connect())
+                client.nodes.get(self._parameters.node)
+                free.put(client)
+            begun = time.monotonic()
+            found, trouble = self._side_by_side(create, names, "burst", progress)
+            took = time.monotonic() - begun
         if trouble is not None:
             raise trouble
         for name, operation in found.items():
