@@ -119,7 +119,7 @@ def changed(rows: Collection[Row]) -> dict[str, dict[str, Any]]:
 
     A stopped sliver that runs is started by its row. A disk limit never shrinks. Snapshots are those without a row.
     """
-    found = {one.sliver.id: _newer(one) for one in rows if one.observed.root}
+    found = {one.sliver.id: _newer(one) for one in rows if one.observed.root and not one.sliver.spare}
     return {sliver: columns for sliver, columns in found.items() if columns}
 
 

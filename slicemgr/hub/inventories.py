@@ -113,7 +113,7 @@ def compared(c: Connection, node: str, found: Inventory) -> HostSeen:
     for id, one in has.items():
         snapshots = [each for each in one.snapshots if known.snapshots.get(each, one.tag) == one.tag]
         if id in own:
-            if columns := _newer(own[id], one, snapshots):
+            if not own[id].spare and (columns := _newer(own[id], one, snapshots)):
                 changed[id] = columns
         elif id in known.nodes:
             changed[f"{id} of node {known.nodes[id]}"] = {review.ALSO_ON: node}
