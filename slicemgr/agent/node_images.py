@@ -26,7 +26,7 @@ from slicemgr.drivers.importer import base_stream
 from slicemgr.drivers.importer.disk_image import TreeFacts
 from slicemgr.drivers.importer.unpack import Progress
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import BaseStream, Desired, Image, ImageState, NodeImageState, Sliver
+from slicemgr.model import BaseStream, Desired, Image, ImageState, NodeImageState, Sliver, SliverType
 from slicemgr.policy.image_blocks import BASE
 from slicemgr.policy.image_needs import ALL, Needs, needs
 from slicemgr.store import pending
@@ -274,7 +274,9 @@ class NodeImages:
             return None
         pushed = {one.image for one in operations if one.image and one.kind != "image-drop"}
         recorded_images = {one.image for one in recorded.values() if one is not None}
-        return {one.image for one in rows} | recorded_images | pushed | kept_disks.images(config.node.pool)
+        # The root of a spare container lives without its base; requests need the room more than the next spare does.
+        held = {one.image for one in rows if not (one.spare and one.type is SliverType.LXC)}
+        return held | recorded_images | pushed | kept_disks.images(config.node.pool)
 
     def _delete(self, sha256: str) -> bool:
         """Delete the files of an image, unless a sliver uses it.

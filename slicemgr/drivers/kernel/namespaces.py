@@ -25,6 +25,16 @@ def inside(pid: int, kind: str) -> Iterator[None]:
         os.close(home)
 
 
+@contextmanager
+def root(pid: int) -> Iterator[int]:
+    """A descriptor of the root directory of the process `pid`. Raises OSError."""
+    descriptor = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _enter(path: str, kind: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -22,16 +22,12 @@ _STATFS = 256  # bytes, more than the structure has
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def resize(pid: int, path: str, size: int) -> None:
-    """Let the tmpfs at `path`, as the process `pid` sees it, hold `size` bytes. Raises OSError.
+def resize(root: int, path: str, size: int) -> None:
+    """Let the tmpfs at `path` below the open directory `root` hold `size` bytes. Raises OSError.
 
-    No effect if its container has mounted another file system there: that one is the tenant's.
+    EINVAL if it holds more. No effect if another file system is there: that one is the tenant's.
     """
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        target = openat2.open_in_root(root, path, os.O_PATH | os.O_DIRECTORY)
-    finally:
-        os.close(root)
+    target = openat2.open_in_root(root, path, os.O_PATH | os.O_DIRECTORY)
     try:
         if _type(target) == _TMPFS:
             with _picked(target) as context:

@@ -198,7 +198,7 @@ class Hypervisor:
         seen = self._need(sliver.id)
         with self._running(seen.type, sliver.id, "change the limits of the domain") as domain:
             try:
-                bounded(lambda: body(seen.type).limit(domain, seen.pid, sliver))
+                body(seen.type).limit(domain, seen.pid, sliver)
             except OSError as error:
                 raise Failed(f"its limits cannot be changed: {error.strerror}") from error
 

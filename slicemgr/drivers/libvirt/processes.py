@@ -5,6 +5,7 @@ The functions get libvirt's domains as objects. They pass libvirt's errors on to
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from slicemgr import names
 from slicemgr.drivers import command
-from slicemgr.drivers.kernel import cgroup, tmpfs
+from slicemgr.drivers.kernel import cgroup, namespaces, tmpfs
 from slicemgr.drivers.libvirt import container_xml
 from slicemgr.drivers.libvirt.host import CPU_PERIOD
 from slicemgr.errors import Failed
@@ -109,14 +110,19 @@ class _Container:
         limits, init = sliver.limits, child(pid)
         if init is None:
             raise Failed("its init does not run")
+        with namespaces.root(init) as root:
+            if not (controls(pid, sliver.id) and child(pid) == init):  # else it is the root of another process
+                raise Failed("its init has ended")
+            for path in container_xml.IN_MEMORY[sliver.init]:
+                _resize(root, path, container_xml.memory_files(limits.memory))
         memory = limits.memory // KIB
         swap = {"swap_hard_limit": memory} if cgroup.has_swap_limit() else {}
         domain.setMemoryParameters({"hard_limit": memory, **swap}, _LIVE)
         quota = {"vcpu_period": CPU_PERIOD, "vcpu_quota": round(limits.cpu * CPU_PERIOD)}
         domain.setSchedulerParametersFlags({"cpu_shares": limits.cpu_shares, **quota}, _LIVE)
         cgroup.complete(init, domain.name(), limits)
-        for path in container_xml.IN_MEMORY[sliver.init]:
-            tmpfs.resize(init, path, container_xml.memory_files(limits.memory))
+        if not (controls(pid, sliver.id) and child(pid) == init):
+            raise Failed("its init has ended")
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
         first = child(pid)
@@ -181,6 +187,16 @@ class _Machine:
 
     def nudge(self, pid: int) -> None:
         pass
+
+
+def _resize(root: int, path: str, size: int) -> None:
+    """Before the limits themselves, because it can fail: then nothing has changed."""
+    try:
+        tmpfs.resize(root, path, size)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise Failed(f"{path} holds more than the new limits allow", hint="delete files there") from error
 
 
 def child(pid: int) -> int | None:
