@@ -36,6 +36,11 @@ def of_node(node: str) -> sa.ColumnElement[bool]:
     return sa.and_(_P.node == node, _P.state.in_(UNENDED))
 
 
+def busy(c: Connection) -> set[str]:
+    """The nodes that have parts that have not ended."""
+    return set(c.scalars(sa.select(_P.node).where(_P.state.in_(UNENDED)).distinct()))
+
+
 def unended(c: Connection, node: str) -> bool:
     """Whether the node has parts that have not ended."""
     return bool(c.scalar(sa.select(sa.exists().where(of_node(node)))))

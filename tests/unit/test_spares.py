@@ -133,6 +133,16 @@ def test_a_machine_does_not_take_over_limits(tmp_path: Path, fields: dict[str, A
         assert spare_ids(service) == []
 
 
+def test_a_spare_that_uses_much_is_not_made_smaller(service: Service) -> None:
+    spare = service.add_spare()
+    with service.store.write() as c:
+        c.execute(t.slivers.update().values(usage_working=100 << 20))
+    service.create("small", memory="150M")
+    assert spare_ids(service) == [spare]
+    service.create("larger", memory="200M")
+    assert spare_ids(service) == []
+
+
 def test_the_spare_that_differs_least_is_taken(tmp_path: Path) -> None:
     keep = SparesConfig(keep=("lxc memory=1G", "lxc memory=512M"))
     with Service(tmp_path, spares=keep) as service:
@@ -168,7 +178,17 @@ def test_a_spare_that_is_not_ready_is_not_taken(service: Service, columns: dict[
     assert shown(service, "exp")["warm"] is False
 
 
-@pytest.mark.parametrize("columns", [{"drained": True}, {"silent_since": utcnow()}, {"state": "joined"}], ids=str)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"drained": True},
+        {"silent_since": utcnow()},
+        {"state": "joined"},
+        {"agent_seen_at": None},
+        {"agent_seen_at": utcnow() - timedelta(minutes=2)},
+    ],
+    ids=str,
+)
 def test_a_node_that_takes_no_slivers_gives_no_spare(service: Service, columns: dict[str, Any]) -> None:
     service.add_spare()
     with service.store.write() as c:
@@ -327,6 +347,12 @@ def test_of_several_images_the_most_used_one_is_kept(service: Service) -> None:
         service.create(f"exp{number}", image=image, warm=False)
     with service.store.read() as c:
         assert [kind.image for kind in spares.kinds(c, service.config)] == [other]
+    service.end_operations()
+    spares.fill(service.store, service.config)
+    for number in range(2):
+        service.create(f"more{number}", image=IMAGE, warm=False)
+    with service.store.read() as c:
+        assert [kind.image for kind in spares.kinds(c, service.config)] == [other], "3 to 2 is not twice as many"
     with service.store.write() as c:
         c.execute(t.images.update().where(t.images.c.sha256 == other).values(project="default"))
     with service.store.read() as c:
@@ -366,7 +392,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     with World(tmp_path) as made:
         with made.centre.write() as c:
             c.execute(t.nodes.update().where(t.nodes.c.name == "node1").values(drained=True))
-            c.execute(t.nodes.update().where(t.nodes.c.name == NODE).values(facts=JOINED_FACTS))
+            c.execute(t.nodes.update().where(t.nodes.c.name == NODE).values(facts=JOINED_FACTS, agent_seen_at=utcnow()))
             ready = {"base": "ready", "disk": "ready", "state": "ready"}
             c.execute(t.image_nodes.insert().values(image=SHA, node=NODE, updated_at=utcnow(), **ready))
         yield made

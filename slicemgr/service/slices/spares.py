@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,7 +48,8 @@ from slicemgr.store.updates import utcnow
 
 USER = "agent"  # of the operations
 _AT_ONCE = 4  # spares of one node that are made at the same time
-_MOST_NODES = 20  # that get spares in one transaction, each of which takes some milliseconds of the lock
+_MOST_NODES = 20  # whose spares one transaction makes or discards, each for some milliseconds of the lock
+_MOST_FOUND = 32  # spares that are examined for a request; beyond these it is an ordinary create
 _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
 _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
@@ -117,8 +119,11 @@ def _most_used(c: Connection, sliver_type: str) -> str | None:
     """The image for all projects that most slices of the type have, by name; of equals, that of the newest slice."""
     l, i = t.slices.c, t.images.c
     query = sa.select(i.name).join(t.slices, l.image == i.sha256).where(l.type == sliver_type)
-    query = query.where(i.project.is_(None), i.state == ImageState.READY)
-    return c.scalar(query.group_by(i.name).order_by(sa.func.count().desc(), sa.func.max(l.created_at).desc()).limit(1))
+    query = query.where(i.project.is_(None), i.state == ImageState.READY).group_by(i.name, i.sha256)
+    # Twice as many for another than the one that is kept: otherwise each create could replace the spares of all nodes.
+    kept = sa.exists().where(_P.image == i.sha256, _P.type == sliver_type).correlate(t.images)
+    most = sa.func.count() * sa.case((kept, 2), else_=1)
+    return c.scalar(query.order_by(most.desc(), sa.func.max(l.created_at).desc()).limit(1))
 
 
 def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
@@ -131,11 +136,13 @@ def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator
     if not spec.warm or spec.count != 1 or spec.user_data or where.apart or where.each:
         return
     values = {"type": spec.type, "image": image, "machine": spec.machine, "init": spec.init, "ports": spec.ports}
-    values |= {"nodes": list(where.nodes), "site": where.site, **asdict(spec.limits)}
     now = utcnow()
+    values |= {"nodes": list(where.nodes), "site": where.site, **asdict(spec.limits), "since": now - placement.SILENT}
     for row in c.execute(_statement(spec.type, bool(where.nodes), bool(where.site)), values).all():
         with suppress(Refused):
             node = nodes.of_row(row, config, now).candidate
+            if node.trouble:
+                continue
             placement.check_able(node, spec)
             placement.check_capacity(node, config.limits, 1, spec.limits)
             yield row
@@ -162,8 +169,11 @@ def _statement(sliver_type: SliverType, on_nodes: bool, at_site: bool) -> sa.Sel
         query = query.where(_N.name.in_(sa.bindparam("nodes", expanding=True)))
     if at_site:
         query = query.where(_N.site == sa.bindparam("site"))
+    query = query.where(_N.agent_seen_at >= sa.bindparam("since", type_=_N.agent_seen_at.type))
+    if sliver_type is SliverType.LXC:  # a program of its image may have grown with the memory of the spare
+        query = query.where(2 * sa.func.coalesce(_S.usage_working, 0) <= sa.bindparam("memory"))
     different = (sa.case((equal[name], 0), else_=1) for name in LIVE_LIMITS)
-    return query.order_by(functools.reduce(operator.add, different), _P.created_at)
+    return query.order_by(functools.reduce(operator.add, different), _P.created_at).limit(_MOST_FOUND)
 
 
 def is_spare() -> sa.ColumnElement[bool]:
@@ -200,9 +210,9 @@ def fill(store: Store, config: Config) -> None:
             return
     with store.write() as c:
         due = _due(c, config, now)
-        for work in due:
-            discard(c, _S.id.in_(work.discard), now)
-        for work in [one for one in due if one.add][:_MOST_NODES]:
+        for work in random.sample(due, min(len(due), _MOST_NODES)):  # those that cannot be served do not stop others
+            if work.discard:
+                discard(c, _S.id.in_(work.discard), now)
             for kind in work.add:
                 with suppress(Refused):  # the free ports are scattered
                     add(c, config, work.node, kind, now)
@@ -245,14 +255,13 @@ def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
     of_node: dict[str, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
     for row in rows:
         of_node[row.node].append(row)
-    held, work = _held(c, {kind.image for kind in wanted}), []
+    held, busy, work = _held(c, {kind.image for kind in wanted}), operation_parts.busy(c), []
     for found in c.execute(nodes.query("", ALL).where(_N.silent_since.is_(None)).order_by(_N.name)):
         node, joined = nodes.of_row(found, config, now).candidate, found.identity is not None
         able = [kind for kind in wanted if not joined or kind.files <= held[node.name]]
         here = able if _has_spares(node, joined) and _has_room(node, config, able) else []
         stale, missing = _difference(here, of_node[node.name], config.spares.longest, now)
-        busy = bool(missing) and operation_parts.unended(c, node.name)
-        work.append(_Work(node.name, stale, () if busy else missing[:_AT_ONCE]))
+        work.append(_Work(node.name, stale, () if node.name in busy else missing[:_AT_ONCE]))
     return [one for one in work if one.discard or one.add]
 
 
