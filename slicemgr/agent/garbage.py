@@ -75,7 +75,7 @@ def find(
 
     The host is read first, because a resource that is created meanwhile has its row before it exists on the host.
     agent: whether an agent runs. It removes the quota groups of deleted subvolumes itself once btrfs has freed these,
-    so they are not listed then.
+    and the marks of domains that have ended, so they are not listed then.
     """
     host, groups, links = observe.host(config, hypervisor), pool.groups() - {names.qgroup(0)}, _links()
     bases, disks = _children(config.node.pool / "bases"), _children(config.images_dir)
@@ -87,7 +87,7 @@ def find(
         *_left("domain", set(host.domains) - wanted.slivers, names.domain, hypervisor.kill),
         *_left("sliver", host.directories - wanted.slivers, in_pool, lambda one: pool.delete_tree(in_pool(one))),
         *_left("file", host.launches - wanted.slivers, in_run, partial(launch.remove, config)),
-        *_left("file", marks, str, _unlink),
+        *_left("file", () if agent else marks, str, _unlink),
         *_left("base", _bases(config, bases, wanted), str, pool.delete_tree),
         *_left("disk image", {one for one in disks if one.name.partition(".")[0] not in wanted.images}, str, _unlink),
         *_left("quota group", pool.in_use(groups) if agent else groups, name_of, pool.destroy_group),
