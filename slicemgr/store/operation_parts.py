@@ -31,7 +31,7 @@ def add(c: Connection, operation: str, nodes: Collection[str], slivers: Sequence
         c.execute(t.operation_slivers.insert(), rows)
 
 
-def of_node(node: str) -> sa.ColumnElement[bool]:
+def of_node(node: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
     """The parts of the node that have not ended, as a condition that an index serves."""
     return sa.and_(_P.node == node, _P.state.in_(UNENDED))
 

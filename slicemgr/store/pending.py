@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr import model
 from slicemgr.model import Desired, ImageState, OperationState, Phase, SliverType
-from slicemgr.store import snapshots
+from slicemgr.store import operation_parts, snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.observations import record
 from slicemgr.store.updates import (
@@ -152,14 +152,18 @@ def pending_operations(c: Connection, node: str, ids: Collection[str] | None = N
 
 @cache
 def _pending_ids() -> sa.Select[Any]:
-    return sa.select(t.operation_parts.c.operation).where(_pending())
+    return sa.select(t.operation_parts.c.operation).where(operation_parts.of_node(sa.bindparam("node")))
 
 
 @cache
 def _pending_rows(some: bool) -> sa.Select[Any]:
     o, p = t.operations.c, t.operation_parts.c
     columns = (o.id, o.kind, p.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
-    query = sa.select(*columns).join(t.operation_parts, p.operation == o.id).where(_pending())
+    query = (
+        sa.select(*columns)
+        .join(t.operation_parts, p.operation == o.id)
+        .where(operation_parts.of_node(sa.bindparam("node")))
+    )
     return (query.where(o.id.in_(_ids())) if some else query).order_by(o.created_at, o.id)
 
 
@@ -167,11 +171,6 @@ def _pending_rows(some: bool) -> sa.Select[Any]:
 def _pending_members() -> sa.Select[Any]:
     s = t.operation_slivers.c
     return sa.select(s.operation, s.sliver).where(s.operation.in_(_ids()), s.node == sa.bindparam("node"))
-
-
-def _pending() -> sa.ColumnElement[bool]:
-    p = t.operation_parts.c
-    return sa.and_(p.node == sa.bindparam("node"), p.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
 
 
 def _ids() -> sa.BindParameter[Any]:

@@ -11,7 +11,7 @@ import functools
 import operator
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
@@ -32,7 +32,6 @@ from slicemgr.model import (
     Desired,
     ImageState,
     Limits,
-    NodeImageState,
     NodeState,
     Phase,
     SliceSpec,
@@ -54,7 +53,6 @@ _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
 _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
 _NUMBERS: dict[str, Callable[[str], Any]] = {"ports": int, "pids": int, "cpu": float}  # in the JSON of a request
-_FILES = ("base", "disk")  # of an image
 _RATES = ("net_in", "net_out")
 _S, _P, _N = t.slivers.c, t.spares.c, t.nodes.c
 
@@ -67,12 +65,6 @@ class Kind:
     image: str
     boot: Boot
     count: int
-
-    @property
-    def files(self) -> set[tuple[str, str]]:
-        """The files that it is made from: the image and `base` or `disk` of each."""
-        needed = needs(self.spec.type, self.boot)
-        return {(self.image, file) for file in _FILES if getattr(needed, file)}
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -255,23 +247,21 @@ def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
     of_node: dict[str, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
     for row in rows:
         of_node[row.node].append(row)
-    held, busy, work = _held(c, {kind.image for kind in wanted}), operation_parts.busy(c), []
+    having = [(kind, _having(c, kind)) for kind in wanted]
+    busy, work = operation_parts.busy(c), []
     for found in c.execute(nodes.query("", ALL).where(_N.silent_since.is_(None)).order_by(_N.name)):
         node, joined = nodes.of_row(found, config, now).candidate, found.identity is not None
-        able = [kind for kind in wanted if not joined or kind.files <= held[node.name]]
+        able = [kind for kind, there in having if not joined or node.name in there]
         here = able if _has_spares(node, joined) and _has_room(node, config, able) else []
         stale, missing = _difference(here, of_node[node.name], config.spares.longest, now)
         work.append(_Work(node.name, stale, () if node.name in busy else missing[:_AT_ONCE]))
     return [one for one in work if one.discard or one.add]
 
 
-def _held(c: Connection, images: Collection[str]) -> Mapping[str, set[tuple[str, str]]]:
-    """The files of these images that nodes which joined have: see `Kind.files`."""
-    x = t.image_nodes.c
-    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for row in c.execute(sa.select(x.node, x.image, x.base, x.disk).where(x.image.in_(images))):
-        found[row.node] |= {(row.image, file) for file in _FILES if row._mapping[file] == NodeImageState.READY}
-    return found
+def _having(c: Connection, kind: Kind) -> set[str]:
+    """The nodes that have the files from which such a spare is made."""
+    there = nodes.has_files(kind.image, needs(kind.spec.type, kind.boot))
+    return set(c.scalars(sa.select(_N.name).join(t.image_nodes, there)))
 
 
 def _has_spares(node: placement.Candidate, joined: bool) -> bool:
