@@ -111,8 +111,7 @@ class _Container:
         if init is None:
             raise Failed("its init does not run")
         with namespaces.root(init) as root:
-            if not (controls(pid, sliver.id) and child(pid) == init):  # else it is the root of another process
-                raise Failed("its init has ended")
+            _check_init(pid, sliver, init)
             for path in container_xml.IN_MEMORY[sliver.init]:
                 _resize(root, path, container_xml.memory_files(limits.memory))
         memory = limits.memory // KIB
@@ -120,9 +119,8 @@ class _Container:
         domain.setMemoryParameters({"hard_limit": memory, **swap}, _LIVE)
         quota = {"vcpu_period": CPU_PERIOD, "vcpu_quota": round(limits.cpu * CPU_PERIOD)}
         domain.setSchedulerParametersFlags({"cpu_shares": limits.cpu_shares, **quota}, _LIVE)
+        _check_init(pid, sliver, init)
         cgroup.complete(init, domain.name(), limits)
-        if not (controls(pid, sliver.id) and child(pid) == init):
-            raise Failed("its init has ended")
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
         first = child(pid)
@@ -187,6 +185,12 @@ class _Machine:
 
     def nudge(self, pid: int) -> None:
         pass
+
+
+def _check_init(pid: int, sliver: Sliver, init: int) -> None:
+    """Raise Failed if the container has ended: then `init` may be another process, with another root and groups."""
+    if not (controls(pid, sliver.id) and child(pid) == init):
+        raise Failed("its init has ended")
 
 
 def _resize(root: int, path: str, size: int) -> None:
