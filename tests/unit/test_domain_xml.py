@@ -116,7 +116,7 @@ def test_the_numbers_are_the_kernels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "mmio", "acceleration", "rate", "told"),
+    ("machine", "mmio", "acceleration", "rate", "given"),
     [
         (Machine.THIN, True, Acceleration.EMULATION, 2_000_000, True),
         (Machine.THIN, True, Acceleration.EMULATION, 0, False),
@@ -126,11 +126,11 @@ def test_the_numbers_are_the_kernels() -> None:
     ],
 )
 def test_a_kernel_that_cannot_measure_the_counter_is_given_its_rate(
-    machine: Machine, mmio: bool, acceleration: Acceleration, rate: int, told: bool
+    machine: Machine, mmio: bool, acceleration: Acceleration, rate: int, given: bool
 ) -> None:
     facts = BootFacts(kernel="/boot/k", root="root=/dev/vda1", mmio=mmio)
     wanted = replace(sliver(SliverType.KVM), boot=Boot.DIRECT, machine=machine, boot_facts=facts)
     place = replace(PLACE, acceleration=acceleration, counter_rate=rate)
     words = ET.fromstring(domain_xml(wanted, place)).findtext("os/cmdline", "").split()
-    assert ({"tsc_early_khz=2000000", "tsc=reliable"} <= set(words)) is told
-    assert any(word.startswith("tsc") for word in words) is told
+    assert ({"tsc_early_khz=2000000", "tsc=reliable"} <= set(words)) is given
+    assert any(word.startswith("tsc") for word in words) is given

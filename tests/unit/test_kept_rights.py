@@ -1,4 +1,4 @@
-"""Answers and tokens that are kept while the database is unchanged: never somebody else's, and within their memory."""
+"""Answers and tokens that are kept while the database is unchanged: not those of another user, within their memory."""
 
 from __future__ import annotations
 
