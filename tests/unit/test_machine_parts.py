@@ -93,8 +93,17 @@ def test_where_the_root_is(root: RootDevice, argument: str) -> None:
     assert boot_loader.root_argument(root, initrd=True) == argument
 
 
-def test_a_kernel_without_an_initrd_gets_its_root_by_device() -> None:
-    assert boot_loader.root_argument(RootDevice("/dev/sda1", "", "1f-2"), initrd=False) == "root=/dev/vda1"
+@pytest.mark.parametrize(
+    ("device", "argument"),
+    [
+        ("/dev/sda1", "root=/dev/vda1"),
+        ("/dev/sdb15", "root=/dev/vda15"),
+        ("/dev/sdb", "root=/dev/vda"),
+        ("/dev/sdb1/x", "root=/dev/sdb1/x"),
+    ],
+)
+def test_a_kernel_without_an_initrd_gets_its_root_by_device(device: str, argument: str) -> None:
+    assert boot_loader.root_argument(RootDevice(device, "", "1f-2"), initrd=False) == argument
 
 
 def test_how_a_disk_boots_by_its_sector_and_partitions() -> None:

@@ -15,6 +15,7 @@ from slicemgr.model import BootFacts
 MANIFEST = PACKAGE / "images/kernel-thin/kernel.toml"
 _ESP = {TYPE_ESP, "0xef"}  # GPT and MBR
 _KERNEL = re.compile(r"(?:vmlinuz|vmlinux|bzImage|kernel)(?:-(?P<version>[\w.+~-]+))?", re.ASCII)
+_APPLIANCE_DISK = re.compile(r"/dev/[shv]d[a-z](?=[0-9]*$)")
 _INITRDS = ("initrd.img-{}", "initramfs-{}.img", "initrd-{}", "initramfs-{}")
 _PLAIN = ("initrd.img", "initrd", "initramfs.img", "initramfs", "initramfs-linux.img")
 
@@ -78,8 +79,10 @@ def _order(version: str) -> tuple[tuple[int, int | str], ...]:
 def root_argument(root: RootDevice, *, initrd: bool) -> str:
     """The kernel argument that names the root, by the file system's UUID if it is known.
 
-    initrd: whether there is one. A kernel alone finds no file system by its UUID: it takes the device.
+    initrd: whether there is one. A kernel alone finds no file system by its UUID: it takes the device. A sliver's only
+    disk is /dev/vda. In libguestfs' appliance, which has a disk of its own, it may be /dev/sda or /dev/sdb: the kernel
+    names them in the order in which it finds them.
     """
     by_uuid = root.uuid and initrd
-    where = f"root=UUID={root.uuid}" if by_uuid else f"root={root.device.replace('/dev/sd', '/dev/vd')}"
+    where = f"root=UUID={root.uuid}" if by_uuid else f"root={_APPLIANCE_DISK.sub('/dev/vda', root.device)}"
     return f"{where} rootflags=subvol={root.subvolume}" if root.subvolume else where

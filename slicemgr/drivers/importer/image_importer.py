@@ -67,11 +67,12 @@ def _import(guest: guestfs.GuestFS, request: dict[str, str], stream: int) -> Non
 
 
 def _partition_types(guest: guestfs.GuestFS) -> list[str]:
-    """The partition types of the first disk: GPT type GUIDs, or MBR ids as hexadecimal numbers with 0x."""
+    """The partition types of the disk: GPT type GUIDs, or MBR ids as hexadecimal numbers with 0x."""
     found = []
+    names = {_DISK, *guest.list_devices()}  # the appliance's kernel may call the only disk /dev/sdb
     for device in guest.list_partitions()[:_MOST_PARTITIONS]:
         with contextlib.suppress(RuntimeError):
-            if guest.part_to_dev(device) != _DISK:
+            if guest.part_to_dev(device) not in names:
                 continue
             number = guest.part_to_partnum(device)
             try:
