@@ -56,11 +56,14 @@ Install = Callable[[Path, Sequence[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that needs options of the kernel beyond the base. options: without `CONFIG_`; all are set to `y`."""
+    """What a program needs of the kernel. options: without `CONFIG_`; all are set to `y`; the base has some of them.
+    traced: the package, with its version, whose tracing found them; "": nothing was traced.
+    """
 
     name: str
     description: str
     options: tuple[str, ...]
+    traced: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def manifest(file: Path = FOLDER / "kernel.toml") -> Manifest:
         wrong = next((one for one in options if not _OPTION.fullmatch(one)), None)
         if wrong is not None or not _NAME.fullmatch(name):
             raise invalid(f"programs.{name}", f"{wrong or name!r} is not a name", "letters, digits and _")
-        found[name] = Program(name, said["description"], options)
+        found[name] = Program(name, said["description"], options, said.get("traced", ""))
     return Manifest(raw["source"], tuple(raw["compiler"]), found)
 
 
@@ -101,6 +104,7 @@ def wanted(programs: Iterable[str], *, base: str | None = None, known: Manifest 
     """The options of a kernel for `programs`, as the text of a configuration. Raises Refused for an unknown program."""
     known = known or manifest()
     lines = [(FOLDER / "base.config").read_text() if base is None else base]
+    have = set(settings(lines[0]))
     for name in sorted(set(programs)):
         if name not in known.programs:
             raise Refused(
@@ -109,7 +113,10 @@ def wanted(programs: Iterable[str], *, base: str | None = None, known: Manifest 
                 hint=f"known: {', '.join(sorted(known.programs))}",
                 field="kernel_programs",
             )
-        lines.append(f"# {name}\n" + "".join(f"CONFIG_{option}=y\n" for option in known.programs[name].options))
+        more = [option for option in known.programs[name].options if option not in have]
+        have.update(more)
+        if more:
+            lines.append(f"# {name}\n" + "".join(f"CONFIG_{option}=y\n" for option in more))
     return "\n".join(lines)
 
 

@@ -204,7 +204,8 @@ def build(recipe: Recipe, output: Path, progress: Progress, *, cache: Path, secu
             command.run(argv, timeout=_BUILD_TIME)
             if recipe.kernel:
                 progress("building the kernel", None)
-                _add_kernel(recipe, tree, cache, sources, options)
+                kernel = kernel_of(recipe, cache, sources, options, os.cpu_count() or 1)
+                guest_kernel.place_in(tree, kernel)
             progress("making the disk", None)
             disk_assembly.assemble(tree, raw, layout, None if recipe.kernel else recipe.kernel_options)
             progress("packing the disk", None)
@@ -217,15 +218,20 @@ def build(recipe: Recipe, output: Path, progress: Progress, *, cache: Path, secu
         packed.replace(output)
 
 
-def _add_kernel(recipe: Recipe, tree: Path, cache: Path, sources: Sequence[str], options: Sequence[str]) -> None:
-    """Put the recipe's thin kernel into its tree; a compilation in a Debian of its own if the cache has it not."""
+def kernel_of(
+    recipe: Recipe, cache: Path, sources: Sequence[str], options: Sequence[str], processors: int
+) -> guest_kernel.Kernel:
+    """The recipe's thin kernel; a compilation in a Debian of its own if `cache` has it not. Needs root.
+
+    sources: lines of sources.list. options: of apt. processors: how many compile at once. Raises CommandFailed or
+    Failed.
+    """
 
     def install(place: Path, packages: Sequence[str]) -> None:
         bare = Recipe(recipe.suite, recipe.architecture, tuple(packages), 0)
         command.run(["unshare", "--mount", *bootstrap_argv(bare, place, sources, options)], timeout=_BUILD_TIME)
 
-    made = guest_kernel.ensure(cache, recipe.kernel_programs, install, os.cpu_count() or 1)
-    guest_kernel.place_in(tree, made)
+    return guest_kernel.ensure(cache, recipe.kernel_programs, install, processors)
 
 
 def pack_argv(raw: Path, packed: Path) -> list[str]:

@@ -13,18 +13,24 @@ from slicemgr.errors import Refused
 
 def test_every_option_of_the_manifest_is_set_once() -> None:
     known = guest_kernel.manifest()
-    base = guest_kernel.settings(guest_kernel.wanted((), known=known))
     for program in known.programs.values():
         assert program.description and program.options
         assert len(set(program.options)) == len(program.options)
-        assert not base.keys() & set(program.options), f"the base has them already for {program.name}"
+    lines = guest_kernel.wanted(known.programs, known=known).splitlines()
+    options = [line for line in lines if line.startswith("CONFIG_")]
+    assert len(set(options)) == len(options)
+    assert set(options) >= {f"CONFIG_{option}=y" for one in known.programs.values() for option in one.options}
 
 
 def test_the_options_of_programs_are_added_to_the_base() -> None:
     base = guest_kernel.settings(guest_kernel.wanted(()))
-    more = guest_kernel.settings(guest_kernel.wanted(("redis", "nginx", "redis")))
+    more = guest_kernel.settings(guest_kernel.wanted(("redis", "netfilter", "redis")))
     assert base.items() < more.items()
-    assert guest_kernel.wanted(("redis", "nginx")) == guest_kernel.wanted(("nginx", "redis"))
+    assert guest_kernel.wanted(("redis", "netfilter")) == guest_kernel.wanted(("netfilter", "redis"))
+
+
+def test_a_program_that_needs_nothing_more_has_the_kernel_of_the_base() -> None:
+    assert guest_kernel.wanted(("nginx",)) == guest_kernel.wanted(())
 
 
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
