@@ -297,6 +297,7 @@ class Image(TypedDict):
     os: str
     boot: dict[str, object]
     systemd: NotRequired[bool | None]
+    kernel_config: NotRequired[int]  # bytes of the configuration of its kernel; 0: none is known
     state: str
     created_at: str
     used_by: int

@@ -271,6 +271,7 @@ class Service:
             c.execute(tables.certificates.insert().values(**issued))
             on_node = {"image": SHA, "node": "node1", "state": "ready", "updated_at": now}
             c.execute(tables.image_nodes.insert().values(on_node))
+            c.execute(tables.kernel_configs.insert().values(image=SHA, config="CONFIG_X=y\n", size=11))
             c.execute(tables.renewals.insert().values(identity="node-a", request="r", created_at=now))
             row = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
             c.execute(tables.experiments.insert().values(**row, id="1", published_at=now, size=1, sha256=SHA, files=[]))

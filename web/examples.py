@@ -24,6 +24,7 @@ FIELDS: dict[str, Any] = {
     "Event.detail": "2 × lxc of debian-12",
     "Event.id": 4711,
     "Image.systemd": True,
+    "Image.kernel_config": 56648,
     "ImageOnNode.error": "",
     "ImageOnNode.state": "ready",
     "Image.boot": {"bios": True, "uefi": True, "kernel": "/boot/vmlinuz", "initrd": "/boot/initrd.img", "root": ""},

@@ -12,9 +12,17 @@ POLICY = (
 )
 
 
+def text_answer(text: str) -> Response:
+    """Text that a user may have written, which no browser takes for anything else."""
+    return _confined(Response(text, mimetype="text/plain"))
+
+
 def answer(path: Path, media_type: str) -> Response:
     """The file, for a frame of a page or a window of its own."""
-    response = send_file(path, mimetype=media_type, conditional=True)
+    return _confined(send_file(path, mimetype=media_type, conditional=True))
+
+
+def _confined(response: Response) -> Response:
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "SAMEORIGIN"

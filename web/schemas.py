@@ -293,10 +293,16 @@ class Image(Schema):
     systemd = fields.Boolean(
         allow_none=True, metadata={"description": "whether lxc slivers can use its systemd as init; null: not known"}
     )
+    kernel_config = fields.Integer(metadata={"description": "bytes of its kernel's configuration; 0: none is known"})
     state = fields.String()
     created_at = fields.String()
     used_by = fields.Integer()
     project = fields.String(allow_none=True, metadata={"description": "null: available to all projects"})
+
+
+KERNEL_CONFIG: dict[str, Any] = {
+    "200": {"description": "printable ASCII", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 
 
 class Node(Schema):

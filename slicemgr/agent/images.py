@@ -29,6 +29,7 @@ from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import BootFacts, Image, ImageState, NodeImageState, OperationState
+from slicemgr.policy import kernel_config
 from slicemgr.policy.image_blocks import BASE
 from slicemgr.store import Store, pending
 
@@ -97,14 +98,32 @@ def has_systemd(base: Path) -> bool:
         return False
 
 
-def note_systemd(config: Config, store: Store, journal: Journal) -> None:
-    """Record which images have systemd, for those that an earlier version imported."""
+def config_of_kernel(base: Path, kernel: str) -> str:
+    """The configuration of an image's kernel, by the path of the kernel; "" if the files have none."""
+    path = kernel_config.path(kernel)
+    if not path:
+        return ""
+    try:
+        with Root(base) as root:
+            return kernel_config.shown(root.read(path, kernel_config.LARGEST) or b"")
+    except Failed:
+        return ""
+
+
+def note_findings(config: Config, store: Store, journal: Journal) -> None:
+    """Record of images that an earlier version imported whether they have systemd, and the kernel's configuration."""
     with store.read() as c:
         images = [one for one in pending.images(c) if one.systemd is None and one.state is ImageState.READY]
+        others = pending.images_without_config(c)
     for one in images:
         base = names.base_dir(config.node.pool, one.sha256)
         if base.is_dir():
             journal.add(pending.ImageSeen(one.sha256, ImageState.READY, systemd=has_systemd(base)))
+    for one in others:
+        base = names.base_dir(config.node.pool, one.sha256)
+        if base.is_dir():
+            found = config_of_kernel(base, one.boot.kernel)
+            journal.add(pending.ImageSeen(one.sha256, ImageState.READY, kernel_config=found))
 
 
 class Importer:
@@ -167,7 +186,7 @@ class Importer:
             left = operation.params.get("most")
             facts, tree = self.extract(sha256, format, disk, progress, left if isinstance(left, int) else None)
             revert.pop_all()
-        node = self._config.node.name
+        node, base = self._config.node.name, names.base_dir(self._config.node.pool, sha256)
         self._journal.add(
             pending.ImageSeen(
                 sha256,
@@ -177,7 +196,8 @@ class Importer:
                 virtual_size=facts.virtual_size,
                 boot=tree.boot.to_json(),
                 base_size=tree.bytes if tree.arch else 0,
-                systemd=bool(tree.arch) and has_systemd(names.base_dir(self._config.node.pool, sha256)),
+                systemd=bool(tree.arch) and has_systemd(base),
+                kernel_config=config_of_kernel(base, tree.boot.kernel) if tree.arch else "",
             ),
             pending.ImageOnNode(
                 *(sha256, node, NodeImageState.READY),

@@ -45,7 +45,7 @@ def prepare(node: Node) -> None:
     else:
         log.warning("%s: nothing is changed on the node until `%s`", held.says(), incarnation.REVIEW)
         slivers = hold.published(slivers, _without_rows(config, {one.id for one in slivers}))
-    images.note_systemd(config, node.store, node.journal)
+    images.note_findings(config, node.store, node.journal)
     node.publisher.reset(slivers)
     node.announce()
     node.machines.find(node.announce)

@@ -49,6 +49,13 @@ class Images(OldList, Resource):
         """What each node has of an image. Nodes that have nothing of it are not among them."""
         return items(self._connection.call("GET", _path(name, "/nodes")), "nodes")
 
+    def kernel_config(self, name: str) -> str:
+        """The configuration of the kernel in an image. Raises Refused if none is known."""
+        status, payload = self._connection.exchange("GET", _path(name, "/kernel-config"))
+        if status >= 300:
+            self._connection.answer(status, payload)  # raises the error of the service
+        return payload.decode("ascii", errors="replace")
+
     def push(self, name: str, node: str) -> wire.Operation:
         """Have an image on a node before a sliver needs it (admins)."""
         return operation_in(self._connection.call("POST", _path(name, "/push"), {"node": node}))

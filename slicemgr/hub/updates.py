@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.hub import usage
 from slicemgr.model import BootFacts, Desired, ImageState, NodeImageState, OperationState, Phase
+from slicemgr.policy import kernel_config
 from slicemgr.store import operation_parts, out_of_memory, outbox, updates
 from slicemgr.store import tables as t
 from slicemgr.store.updates import Update, utcnow
@@ -146,6 +147,12 @@ def boot(value: Any) -> dict[str, Any]:
     return found.to_json()
 
 
+def _kernel_config(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return kernel_config.shown(value)
+
+
 def _flag(value: Any) -> bool:
     if type(value) is not bool:
         raise TypeError
@@ -186,6 +193,7 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
         "boot": boot,
         "base_size": _bytes,
         "systemd": _flag,
+        "kernel_config": _kernel_config,
     },
     "image-gone": {"sha256": _matching(SHA256)},
     "image-on-node": {

@@ -178,7 +178,11 @@ def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
         values = {name: value for name, value in facts.items() if value}
         if u.systemd is not None:
             values["systemd"] = u.systemd
-        c.execute(t.images.update().where(t.images.c.sha256 == u.sha256).values(state=u.state, **values))
+        done = c.execute(t.images.update().where(t.images.c.sha256 == u.sha256).values(state=u.state, **values))
+        if u.kernel_config is not None and done.rowcount:
+            c.execute(t.kernel_configs.delete().where(t.kernel_configs.c.image == u.sha256))
+            row = {"image": u.sha256, "config": u.kernel_config, "size": len(u.kernel_config)}
+            c.execute(t.kernel_configs.insert().values(row))
 
 
 def _image_gone(c: Connection, updates: list[ImageGone]) -> None:

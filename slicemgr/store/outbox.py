@@ -153,6 +153,7 @@ def _body(update: Update) -> Json:
     body = {name: value for name, value in found.items() if value is not None}
     if len(json.dumps(body)) > _LARGEST:
         body.pop("result", None)
+        body.pop("kernel_config", None)
     return body
 
 

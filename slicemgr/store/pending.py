@@ -329,5 +329,16 @@ def images(c: Connection, sha256: str | None = None) -> list[model.Image]:
     ]
 
 
+def images_without_config(c: Connection) -> list[model.Image]:
+    """The images that are ready, and of which it is not known whether their kernel has a configuration.
+
+    None on a node that has joined: the centre has these rows.
+    """
+    if c.scalar(sa.select(t.mirror.c.id)) is not None:
+        return []
+    known = set(c.scalars(sa.select(t.kernel_configs.c.image)))
+    return [one for one in images(c) if one.state is ImageState.READY and one.sha256 not in known]
+
+
 def image(c: Connection, sha256: str) -> model.Image | None:
     return next(iter(images(c, sha256)), None)

@@ -428,6 +428,16 @@ images = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
 )
 
+# The configuration of the kernel in an image, printable text; "": its files have none; no row: not known. size: bytes.
+kernel_configs = sa.Table(
+    "kernel_configs",
+    metadata,
+    sa.Column("image", sa.Text, primary_key=True),
+    _text("config"),
+    _number("size"),
+    sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="CASCADE"),
+)
+
 # What each node has of an image; no row: nothing. base_size: bytes of its files in the pool of the node. disk, base:
 # the states of the disk image and of the base; "": it has none. stream: whether the base comes from a stream, or is
 # sent as one, whose file the node has.

@@ -135,7 +135,7 @@ class OperationEnded:
 
 @dataclass(frozen=True, slots=True)
 class ImageSeen:
-    """Facts of an image; "" and None keep the stored value."""
+    """Facts of an image; "" and None keep the stored value. kernel_config: see `policy.kernel_config`; "": none."""
 
     sha256: str
     state: ImageState
@@ -145,6 +145,7 @@ class ImageSeen:
     boot: Json | None = None
     base_size: int | None = None
     systemd: bool | None = None
+    kernel_config: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

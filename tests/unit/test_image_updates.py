@@ -128,6 +128,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "an architecture with markup": {"arch": "<b>"},
     "a negative size": {"virtual_size": -1},
     "text for a flag": {"systemd": "yes"},
+    "a number for a configuration": {"kernel_config": 1},
 }
 
 

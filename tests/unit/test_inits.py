@@ -141,13 +141,13 @@ def test_images_of_an_earlier_version_are_examined_once(service: Service, system
     if systemd:
         put_systemd(base)
     with Journal(service.store, "node1") as journal:
-        images.note_systemd(service.config, service.store, journal)
+        images.note_findings(service.config, service.store, journal)
         journal.flush()
         with service.store.read() as c:
             (shown,) = image_views.images(c, SHA)
         assert (shown["systemd"], shown["state"]) == (systemd, "ready")
         with_systemd(service, not systemd)
-        images.note_systemd(service.config, service.store, journal)
+        images.note_findings(service.config, service.store, journal)
         journal.flush()
     with service.store.read() as c:
         (shown,) = image_views.images(c, SHA)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from flask import request
+from flask import Response, request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import Busy, invalid
@@ -21,6 +21,7 @@ from slicemgr.service.views import slices as slice_views
 from slicemgr.web import follow, schemas, schemas_leases, schemas_nodes, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.foreign import text_answer
 from slicemgr.web.state import asker, principal, state, version
 from slicemgr.web.thread_limits import Kind
 
@@ -238,6 +239,16 @@ def list_nodes_of_image(name: str) -> Answer:
     """List what each node has of an image. Nodes that have nothing of it are omitted."""
     with state().store.read() as c:
         return {"nodes": image_views.on_nodes(c, images.find(c, name, principal()).sha256)}
+
+
+@image_routes.route("/<name>/kernel-config", methods=["GET"])
+@image_routes.doc(security=SECURED, responses=schemas.KERNEL_CONFIG)
+@image_routes.alt_response(404, schema=schemas.Problem)
+def show_kernel_config(name: str) -> Response:
+    """Show the configuration of the kernel in an image. It is printable ASCII."""
+    with state().store.read() as c:
+        found = images.find(c, name, principal())
+        return text_answer(image_views.kernel_config(c, found.sha256, found.name))
 
 
 @image_routes.route("/<name>/push", methods=["POST"])

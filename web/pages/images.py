@@ -16,6 +16,7 @@ from slicemgr.service.views import images as image_views
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views import pages
 from slicemgr.web import spool
+from slicemgr.web.foreign import text_answer
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.multipart import FileForm
@@ -81,6 +82,14 @@ def send() -> Response:
 def show(name: str) -> Response:
     """One image, by name or sha256."""
     return _page(name)
+
+
+@blueprint.route("/images/<name>/kernel-config")
+def kernel_config(name: str) -> Response:
+    """The configuration of its kernel."""
+    with state().store.read() as c:
+        found = images.find(c, name, principal())
+        return text_answer(image_views.kernel_config(c, found.sha256, found.name))
 
 
 @blueprint.route("/images/<name>/delete", methods=["POST"])

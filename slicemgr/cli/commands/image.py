@@ -1,4 +1,4 @@
-"""slicectl image: list, show, build, import, publish, push, delete."""
+"""slicectl image: list, show, kernel-config, build, import, publish, push, delete."""
 
 from __future__ import annotations
 
@@ -62,6 +62,16 @@ def show_image(name: str, output: Output) -> None:
     with Client.local() as client:
         found = client.images.get(name)
         output.show([found], found)
+
+
+@image.command("kernel-config")
+@click.argument("name")
+def show_kernel_config(name: str) -> None:
+    """Print the configuration of the kernel in an image, as the import found it in /boot."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        click.echo(client.images.kernel_config(name), nl=False)
 
 
 @image.command("delete")

@@ -102,6 +102,7 @@ IMAGES = Table(
         field("os"),
         field("used_by"),
         field("project"),
+        field("kernel_config", size),
         field("created_at", when),
         field("sha256"),
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from slicemgr.errors import Code, Refused
 from slicemgr.service.nodes import images as image_service
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, Where, when
@@ -24,9 +25,11 @@ def images(
     page: Page | None = None,
 ) -> list[Json]:
     """The images for all and those of `projects` (None: of all), or the one with this sha256."""
-    i, l = t.images.c, t.slices.c
+    i, l, k = t.images.c, t.slices.c, t.kernel_configs.c
     used = sa.select(sa.func.count()).where(l.image == i.sha256).scalar_subquery().label("used_by")
-    query = sa.select(t.images, used).where(image_service.visible(projects), *where)
+    config = sa.func.coalesce(k.size, 0).label("kernel_config")
+    query = sa.select(t.images, used, config).outerjoin(t.kernel_configs, k.image == i.sha256)
+    query = query.where(image_service.visible(projects), *where)
     if sha256 is not None:
         query = query.where(i.sha256 == sha256)
     fields = ("name", "sha256", "format", "virtual_size", "file_size", "arch", "os", "state")
@@ -35,12 +38,22 @@ def images(
             **{name: getattr(row, name) for name in fields},
             "boot": row.boot,
             "systemd": row.systemd,
+            "kernel_config": row.kernel_config,
             "created_at": when(row.created_at),
             "used_by": row.used_by,
             "project": row.project,
         }
         for row in paging.rows(c, query, page, By(i.name))
     ]
+
+
+def kernel_config(c: Connection, sha256: str, name: str) -> str:
+    """The configuration of an image's kernel, printable text. Raises Refused if none is known."""
+    k = t.kernel_configs.c
+    found = c.scalar(sa.select(k.config).where(k.image == sha256))
+    if not found:
+        raise Refused(Code.NOT_FOUND, f"the configuration of the kernel of image {name} is not known")
+    return str(found)
 
 
 def is_there(c: Connection, name: str | None) -> bool:
