@@ -137,6 +137,7 @@ PAGES |= {
     "POST /people/<name>/sessions/<id>/revoke": PageCase("/people/bob/sessions/SESSION/revoke", ADMINS_DO, {}),
     "GET /images": PageCase("/images", ALL),
     "GET /images/<name>": PageCase(f"/images/{LAB_IMAGE}", MEMBERS),
+    "GET /images/<name>/kernel-config": PageCase(f"/images/{LAB_IMAGE}/kernel-config", MEMBERS),
     "GET /new-image": PageCase("/new-image", ALL),
     "POST /new-image": PageCase(
         "/new-image", (404, 303, 303, 303, 303), {"name": "new", "format": "raw", "project": "lab", "file": b"disk"}

@@ -78,6 +78,7 @@ def _seed(service: Service) -> dict[str, str]:
         image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 0}
         image |= {"arch": "x86_64", "boot": BOOT, "os": "Debian 12", "state": ImageState.READY, "project": "lab"}
         c.execute(t.images.insert().values(**image, created_at=now))
+        c.execute(t.kernel_configs.insert().values(image=LAB_SHA, config="CONFIG_X=y\n", size=11))
     found = {"operation": ask(service, BOB, "exp").operation}
     found["request"] = ask(service, BOB, "large", "a large experiment", count=9, memory="64M", ports=2).request
     _snapshot(service)

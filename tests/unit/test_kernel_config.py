@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bare_service import Service
 from browsers import Browser
-from tenants import Tenants
+from tenants import LAB_SHA, Tenants
 
 from slicemgr import names
 from slicemgr.agent import images
@@ -108,9 +108,10 @@ def test_a_later_finding_replaces_it_and_it_goes_with_the_image(tenants: Tenants
     tenants.record(pending.ImageSeen(SHA, ImageState.READY))
     tenants.record(pending.ImageSeen("00" * 32, ImageState.READY, kernel_config=TEXT))
     with tenants.store.read() as c:
-        assert [tuple(row) for row in c.execute(t.kernel_configs.select())] == [(SHA, "CONFIG_B=y\n", 11)]
+        found = {row.image: (row.config, row.size) for row in c.execute(t.kernel_configs.select())}
+    assert found == {LAB_SHA: ("CONFIG_X=y\n", 11), SHA: ("CONFIG_B=y\n", 11)}
     tenants.record(pending.ImageGone(SHA))
-    assert tenants.count("kernel_configs") == 0
+    assert tenants.count("kernel_configs") == 1
 
 
 def test_a_report_has_no_large_one() -> None:

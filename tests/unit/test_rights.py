@@ -81,6 +81,7 @@ CASES = {
     f"GET {API}/nodes/<name>": Case(f"{API}/nodes/node1", ALL),
     f"GET {API}/authority": Case(f"{API}/authority", (409,)),  # there is none
     f"GET {API}/node-images/<sha256>": Case(f"{API}/node-images/{LAB_SHA}", (401,)),
+    f"GET {API}/images/<name>/kernel-config": Case(f"{API}/images/{LAB_IMAGE}/kernel-config", MEMBERS),
     f"GET {API}/images/<name>/nodes": Case(f"{API}/images/{LAB_IMAGE}/nodes", MEMBERS),
     f"POST {API}/images/<name>/push": Case(
         f"{API}/images/{LAB_IMAGE}/push", (403, 403, 403, 403, 202, 403), {"node": "node1"}
