@@ -121,7 +121,7 @@ def sign_in_link(config: settings.Config, name: str) -> None:
 @click.argument("recipe")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the disk image goes (default: RECIPE.qcow2).")
 @click.option("--no-security", is_flag=True, help="Without Debian's security fixes, for a mirror that has none.")
-@click.option("--kernel", default="", help="`thin`: a small kernel built from source instead of Debian's.")
+@click.option("--kernel", default="", help="thin, thin-size or thin-unprotected: built from source.")
 @click.option("--kernel-program", multiple=True, help="A program that the thin kernel is for; can be repeated.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Where thin kernels are kept (default: importer.cache).")
 @click.pass_obj

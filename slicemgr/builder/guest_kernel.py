@@ -20,11 +20,13 @@ from slicemgr.config import PACKAGE
 from slicemgr.drivers import command
 from slicemgr.errors import Code, Failed, Refused, invalid
 
-KERNELS = ("thin",)
+BASE = "thin"
+KERNELS = (BASE, "thin-size", "thin-unprotected")
 FOLDER = PACKAGE / "images/kernel-thin"
 
 _OPTION = re.compile(r"[A-Z0-9_]+")
 _SETTING = re.compile(r"CONFIG_([A-Za-z0-9_]+)=(.+)")
+_UNSET = re.compile(r"# CONFIG_([A-Za-z0-9_]+) is not set")
 _NAME = re.compile(r"[a-z0-9-]+")
 _BUILD_TIME = 7200.0  # seconds for a compilation on a slow machine
 _WANTED, _RESULT = "wanted.config", "result"
@@ -68,11 +70,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of kernel.toml. source: the package with the kernel's source. compiler: packages that build it."""
+    """The content of kernel.toml. source: the package with the kernel's source. compiler: packages that build it.
+
+    kernels: those besides BASE, by name; for each the options whose values differ from the base.
+    """
 
     source: str
     compiler: tuple[str, ...]
     programs: Mapping[str, Program]
+    kernels: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,19 @@ def manifest(file: Path = FOLDER / "kernel.toml") -> Manifest:
         if wrong is not None or not _NAME.fullmatch(name):
             raise invalid(f"programs.{name}", f"{wrong or name!r} is not a name", "letters, digits and _")
         found[name] = Program(name, said["description"], options, said.get("traced", ""))
-    return Manifest(raw["source"], tuple(raw["compiler"]), found)
+    kernels = {name: dict(said["options"]) for name, said in raw.get("kernels", {}).items()}
+    return Manifest(raw["source"], tuple(raw["compiler"]), found, kernels)
 
 
-def wanted(programs: Iterable[str], *, base: str | None = None, known: Manifest | None = None) -> str:
-    """The options of a kernel for `programs`, as the text of a configuration. Raises Refused for an unknown program."""
+def wanted(programs: Iterable[str], *, kernel: str = BASE, known: Manifest | None = None) -> str:
+    """The options of a kernel for `programs`, as the text of a configuration. Raises Refused for an unknown program.
+
+    kernel: one of KERNELS.
+    """
     known = known or manifest()
-    lines = [(FOLDER / "base.config").read_text() if base is None else base]
+    lines = [(FOLDER / "base.config").read_text()]
+    if kernel != BASE:
+        lines = [_changed(lines[0], kernel, known.kernels[kernel])]
     have = set(settings(lines[0]))
     for name in sorted(set(programs)):
         if name not in known.programs:
@@ -120,18 +132,27 @@ def wanted(programs: Iterable[str], *, base: str | None = None, known: Manifest 
     return "\n".join(lines)
 
 
+def _changed(base: str, kernel: str, values: Mapping[str, str]) -> str:
+    rest = [line for line in base.splitlines() if not ((match := _SETTING.fullmatch(line)) and match[1] in values)]
+    own = (
+        f"# CONFIG_{name} is not set" if value == "n" else f"CONFIG_{name}={value}" for name, value in values.items()
+    )
+    return "\n".join([*rest, f"\n# {kernel}", *own, ""])
+
+
 def settings(config: str) -> dict[str, str]:
     """Option → value, of the options that a configuration sets; an option without `CONFIG_`."""
     return {match[1]: match[2] for line in config.splitlines() if (match := _SETTING.fullmatch(line.strip()))}
 
 
 def missing(asked: str, made: str) -> list[str]:
-    """The options of the configuration `asked` that the configuration `made` has not, in order.
+    """The options that the configuration `made` has not as the configuration `asked` sets them, in order.
 
-    Kconfig leaves out an option whose dependencies are off, without a message.
+    Kconfig leaves out an option whose dependencies are off, and sets one that another selects, without a message.
     """
     have = settings(made)
-    return [name for name, value in settings(asked).items() if have.get(name) != value]
+    other = [name for name, value in settings(asked).items() if have.get(name) != value]
+    return other + [name for name in _UNSET.findall(asked) if name in have]
 
 
 def digest(packages: str, asked: str) -> str:
@@ -140,14 +161,14 @@ def digest(packages: str, asked: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def ensure(cache: Path, programs: Sequence[str], install: Install, processors: int) -> Kernel:
+def ensure(cache: Path, kernel: str, programs: Sequence[str], install: Install, processors: int) -> Kernel:
     """The kernel for `programs`, from `cache` or built now. Needs root; a build needs 2 GiB beside `cache`.
 
-    install: puts a minimal Debian with packages into a new directory. processors: how many compile at once.
-    Raises Refused for an unknown program, or Failed.
+    kernel: one of KERNELS. install: puts a minimal Debian with packages into a new directory. processors: how many
+    compile at once. Raises Refused for an unknown program, or Failed.
     """
     known = manifest()
-    asked = wanted(programs, known=known)
+    asked = wanted(programs, kernel=kernel, known=known)
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kernel.", dir=cache) as work:
         tree = Path(work) / "tree"

@@ -45,8 +45,8 @@ class Recipe:
     include: parts, as names of folders beside the recipe's. The recipe's lists are appended to theirs, and its other
     values replace theirs. table: `gpt` or `dos`. root: the file system, `ext4` or `btrfs`. boot: bytes of a separate
     ext4 /boot, or 0. uefi: boots on UEFI too; every disk boots on a BIOS.
-    kernel: "" for that of a package, or `thin`: built from source, without a boot loader. kernel_programs: programs of
-    `kernel-thin/kernel.toml` whose options a thin kernel has too.
+    kernel: "" for that of a package, or one of guest_kernel.KERNELS: built from source, without a boot loader.
+    kernel_programs: programs of `kernel-thin/kernel.toml` whose options a thin kernel has too.
     exclude, keep: dpkg path filters for this disk. hooks: scripts beside the recipe, which sh runs with the tree as $1.
     folders: of the parts and of the recipe.
     """
@@ -231,7 +231,7 @@ def kernel_of(
         bare = Recipe(recipe.suite, recipe.architecture, tuple(packages), 0)
         command.run(["unshare", "--mount", *bootstrap_argv(bare, place, sources, options)], timeout=_BUILD_TIME)
 
-    return guest_kernel.ensure(cache, recipe.kernel_programs, install, processors)
+    return guest_kernel.ensure(cache, recipe.kernel, recipe.kernel_programs, install, processors)
 
 
 def pack_argv(raw: Path, packed: Path) -> list[str]:

@@ -21,6 +21,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
 
 
+@pytest.mark.timeout(10800)  # two compilations on a slow machine
 def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
     """At another time and in another folder. The first build is the one that the image of the tests has."""
     chosen = recipe.load(recipe.directory(RECIPE))

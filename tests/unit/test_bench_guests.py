@@ -41,6 +41,7 @@ def test_an_image_can_be_another_one() -> None:
 
 def test_the_command_names_every_guest() -> None:
     assert tuple(experiment.GUESTS) == command._GUESTS
+    assert command._GUESTS[: len(command._USUAL)] == command._USUAL
 
 
 def test_what_load_generators_print() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicemgr.builder import guest_kernel, recipe
+from slicemgr.cli.commands import image as image_commands
 from slicemgr.errors import Refused
 
 
@@ -31,6 +32,20 @@ def test_the_options_of_programs_are_added_to_the_base() -> None:
 
 def test_a_program_that_needs_nothing_more_has_the_kernel_of_the_base() -> None:
     assert guest_kernel.wanted(("nginx",)) == guest_kernel.wanted(())
+
+
+def test_other_kernels_differ_from_the_base_in_what_they_name() -> None:
+    known = guest_kernel.manifest()
+    assert (guest_kernel.BASE, *known.kernels) == guest_kernel.KERNELS == image_commands._KERNELS
+    base = guest_kernel.settings(guest_kernel.wanted(()))
+    for name, values in known.kernels.items():
+        asked = guest_kernel.wanted((), kernel=name)
+        made = guest_kernel.settings(asked)
+        assert made == {option: value for option, value in {**base, **values}.items() if value != "n"}
+        left_out = [option for option, value in values.items() if value == "n"]
+        assert left_out and base.keys() >= set(left_out), "the base has them"
+        assert guest_kernel.missing(asked, asked) == []
+        assert guest_kernel.missing(asked, f"{asked}CONFIG_{left_out[0]}=y\n") == [left_out[0]]
 
 
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:

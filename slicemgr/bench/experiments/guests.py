@@ -63,6 +63,14 @@ GUESTS: Mapping[str, Guest] = {
         Guest("small-thin", "kvm", "debian-12-small", machine="thin", about="the same on a thin machine"),
         Guest("thin-standard", "kvm", "debian-12-thin", "direct", about="a thin kernel on the standard machine"),
         Guest("thin", "kvm", "debian-12-thin", machine="thin", about="a thin kernel on a thin machine"),
+        Guest("thin-size", "kvm", "debian-12-thin-size", machine="thin", about="the same, compiled for size"),
+        Guest(
+            "thin-unprotected",
+            "kvm",
+            "debian-12-thin-unprotected",
+            machine="thin",
+            about="thin, without isolation of page tables, mitigations and stack protector",
+        ),
     )
 }
 BASE = "small"  # the guest with which the others are compared

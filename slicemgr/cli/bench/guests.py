@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
     from slicemgr.client import Client
 
-_GUESTS = ("lxc", "debian", "small", "small-thin", "thin-standard", "thin")
+_USUAL = ("lxc", "debian", "small", "small-thin", "thin-standard", "thin")
+_GUESTS = (*_USUAL, "thin-size", "thin-unprotected")
 # The programs that guests are sent, their files on this machine where the names differ, and the options that try them.
 # Redis' server is the same file as its checker, which Debian's redis-tools has.
 _SENT = {
@@ -44,9 +45,9 @@ def _images(_context: click.Context, _param: click.Parameter, values: tuple[str,
     "names",
     type=click.Choice(_GUESTS),
     multiple=True,
-    default=_GUESTS,
+    default=_USUAL,
     metavar="GUEST",
-    help=f"Can be repeated ({', '.join(_GUESTS)})  [default: all].",
+    help=f"Can be repeated ({', '.join(_GUESTS)})  [default: those before thin-size].",
 )
 @click.option(
     "--image",
@@ -74,7 +75,8 @@ def _images(_context: click.Context, _param: click.Parameter, values: tuple[str,
 def guests(names: tuple[str, ...], images: dict[str, str], name: str | None, frame: Frame, **how: Any) -> None:
     """Compare guests by their kernel and their machine: start, memory, system calls, servers.
 
-    After Lupine (EuroSys 2020). The images debian-12, debian-12-small and debian-12-thin must be imported. Guests get
+    After Lupine (EuroSys 2020). The images debian-12, debian-12-small and debian-12-thin must be imported, and for
+    the last two guests debian-12-thin-size and debian-12-thin-unprotected (`image build --kernel`). Guests get
     sliver-latency and, if this machine has them, redis-server, redis-benchmark, nginx and wrk (Debian: redis-tools,
     nginx, wrk). The report compares all with `small`, which has Debian's kernel.
     """
@@ -104,7 +106,7 @@ def need_images(client: Client, node: str) -> None:
     from slicemgr.bench.experiments import guests as experiment
     from slicemgr.bench.frame import slivers
 
-    for one in experiment.with_images(_GUESTS, {}):
+    for one in experiment.with_images(_USUAL, {}):
         more = {"boot": one.boot, "machine": one.machine}
         slivers.dry_run(client, slivers.request("guests-try", one.type, one.image, node, new_key()[0], **more))
 

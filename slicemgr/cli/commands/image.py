@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slicemgr.client import Client
 
 _QCOW2 = b"QFI\xfb"
+_KERNELS = ("thin", "thin-size", "thin-unprotected")
 
 
 @click.group(cls=Group)
@@ -120,7 +121,7 @@ def push_image(name: str, nodes: tuple[str, ...], no_wait: bool) -> int:
 @click.argument("recipe")
 @click.option("--output", "target", metavar="FILE", help="Output file (RECIPE.qcow2).")
 @click.option("--no-security", is_flag=True, help="Skip the security updates of Debian, for mirrors without them.")
-@click.option("--kernel", type=click.Choice(["thin"]), help="A small kernel built from source instead of Debian's.")
+@click.option("--kernel", type=click.Choice(_KERNELS), help="A small kernel built from source instead of Debian's.")
 @click.option(
     "--kernel-program",
     "programs",
