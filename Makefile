@@ -1,6 +1,8 @@
 # Every target can be run again at any time. `demo`, `testbed` and `test` work inside node boxes: see tools/nodebox.
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
+# Compiled once and kept: each start of a program would compile all its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup update demo testbed down check docs wheel deb unit test test-all affected bare bench clean
