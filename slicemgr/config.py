@@ -171,6 +171,8 @@ class LimitsConfig:
     ptys: int = 64
     capture_rings: Size = Size(8 << 20)  # of all packet sockets of an lxc sliver together
     memory_overcommit: float = 32.0
+    memory_guarantee: Size = Size(0)  # of a request without one, at most its memory
+    memory_reserve: Size = Size(1 << 30)  # of the node's memory, which is never guaranteed to slivers
     disk_overcommit: float = 64.0
     image: str = ""  # of requests without one; "": the only ready image
     slivers_per_slice: int = 500
@@ -226,6 +228,7 @@ class QuotaConfig:
     slivers: int = 50
     vcpus: float = 50.0
     memory: Size = Size(32 << 30)
+    memory_guarantee: Size = Size(8 << 30)
     disk: Size = Size(200 << 30)
     ports: int = 1000
     lease: timedelta = timedelta(days=30)

@@ -141,7 +141,9 @@ class Limits:
     """What one sliver may use. `None` in an optional limit means: not limited by us.
 
     cpu is a quota in cores; cpu_shares the relative weight under contention (1024 = normal);
-    memory_soft is the amount the kernel reclaims down to under pressure; io_weight 1..1000.
+    memory is the ceiling; of it memory_guarantee is always available to the sliver, and memory_weight (1..10000,
+    100 = normal) is its share of what lies between. memory_soft (deprecated) is the amount the kernel reclaims down to
+    under pressure; io_weight 1..1000.
     disk is what the sliver may write, of its own; pids 0 means: none (a virtual machine has a kernel of its own).
     io_rate is bytes, io_ops operations a second, reads and writes together; net_in and net_out are bits per second
     towards the sliver and from it.
@@ -158,6 +160,8 @@ class Limits:
     io_ops: int | None = None
     net_in: int | None = None
     net_out: int | None = None
+    memory_guarantee: int = 0
+    memory_weight: int = 100
 
     @property
     def live(self) -> tuple[float, ...]:

@@ -29,6 +29,8 @@ class Limits(TypedDict):
     cpu: float
     cpu_shares: int
     memory: int
+    memory_guarantee: NotRequired[int]
+    memory_weight: NotRequired[int]
     memory_soft: int | None
     disk: int
     pids: int | None
@@ -139,6 +141,8 @@ class SliceRequest(TypedDict, total=False):
     cpu: float
     cpu_shares: int
     memory: int | str
+    memory_guarantee: int | str
+    memory_weight: int
     memory_soft: int | str
     disk: int | str
     pids: int
@@ -412,6 +416,7 @@ class Amounts(TypedDict):
     slivers: int
     vcpus: float
     memory: int
+    memory_guarantee: NotRequired[int]
     disk: int
     ports: int
 
@@ -423,6 +428,7 @@ class Quota(TypedDict):
     slivers: int | None
     vcpus: float | None
     memory: int | None
+    memory_guarantee: NotRequired[int | None]
     disk: int | None
     ports: int | None
     lease: int | None

@@ -12,6 +12,18 @@ _RATE = {
     "oneOf": [{"type": "integer", "minimum": 64000, "maximum": 100_000_000_000}, {"type": "string"}],
 }
 
+_MEMORY: dict[str, object] = {
+    "memory_guarantee": {
+        **_SIZE,
+        "description": "part of `memory` that each sliver gets whenever it needs it",
+    },
+    "memory_weight": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 10000,
+        "description": "share of the memory between guarantee and limit, 100 unless given",
+    },
+}
 SLICE_REQUEST: dict[str, object] = {
     "type": "object",
     "required": ["type"],
@@ -32,7 +44,8 @@ SLICE_REQUEST: dict[str, object] = {
         "cpu": {"type": "number", "description": "cores"},
         "cpu_shares": {"type": "integer", "minimum": 2, "maximum": 262144},
         "memory": _SIZE,
-        "memory_soft": _SIZE,
+        **_MEMORY,
+        "memory_soft": {**_SIZE, "deprecated": True},
         "disk": _SIZE,
         "pids": {"type": "integer", "minimum": 8},
         "io_weight": {"type": "integer", "minimum": 1, "maximum": 1000},
@@ -79,6 +92,15 @@ SLICE_REQUEST: dict[str, object] = {
             "maxLength": 2000,
             "description": "reason to exceed the quota; creates a request for a PI or an admin",
         },
+    },
+}
+RESIZE_REQUEST: dict[str, object] = {
+    "type": "object",
+    "properties": {
+        "disk": {"type": "string", "example": "8G"},
+        "memory": _SIZE,
+        **_MEMORY,
+        "reason": {"type": "string", "maxLength": 2000, "description": "reason to exceed the quota"},
     },
 }
 BASELINE_REQUEST: dict[str, object] = {
@@ -129,6 +151,10 @@ class Limits(Schema):
     cpu = fields.Float(metadata={"description": "cores"})
     cpu_shares = fields.Integer()
     memory = fields.Integer(metadata={"description": "bytes"})
+    memory_guarantee = fields.Integer(
+        metadata={"description": "bytes of `memory` that the sliver gets whenever it needs them"}
+    )
+    memory_weight = fields.Integer(metadata={"description": "share of the memory between guarantee and limit"})
     memory_soft = fields.Integer(allow_none=True)
     disk = fields.Integer(metadata={"description": "bytes"})
     pids = fields.Integer(allow_none=True)

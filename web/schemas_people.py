@@ -31,6 +31,7 @@ _QUOTA = _object(
         "slivers": _COUNT,
         "vcpus": {"type": "number", "minimum": 0, "nullable": True, "description": "cores"},
         "memory": _BYTES,
+        "memory_guarantee": _BYTES,
         "disk": _BYTES,
         "ports": _COUNT,
         "lease": {**_SPAN, "nullable": True, "description": "the longest"},
@@ -129,6 +130,7 @@ class Amounts(Schema):
     slivers = fields.Integer()
     vcpus = fields.Float()
     memory = fields.Integer(metadata={"description": "bytes"})
+    memory_guarantee = fields.Integer(metadata={"description": "bytes"})
     disk = fields.Integer(metadata={"description": "bytes"})
     ports = fields.Integer()
 
@@ -140,6 +142,7 @@ class Quota(Schema):
     slivers = fields.Integer(allow_none=True)
     vcpus = fields.Float(allow_none=True)
     memory = fields.Integer(allow_none=True, metadata={"description": "bytes"})
+    memory_guarantee = fields.Integer(allow_none=True, metadata={"description": "bytes"})
     disk = fields.Integer(allow_none=True, metadata={"description": "bytes"})
     ports = fields.Integer(allow_none=True)
     lease = fields.Integer(allow_none=True, metadata={"description": "seconds"})

@@ -99,13 +99,19 @@ class Slices(OldList, Resource):
         """
         return cast("wire.Renewed", self._connection.call("POST", self._path(name, "/renew"), {"lease": lease}))
 
-    def resize(self, name: str, disk: str) -> wire.Operation:
-        """Change the disk limit of a slice. disk: the new limit of each sliver, such as `8G`."""
-        return operation_in(dict(self.submit_resize(name, disk)))
+    def resize(self, name: str, disk: str | None = None, **limits: str | int | None) -> wire.Operation:
+        """Change limits of a slice. disk: the new limit of each sliver, such as `8G`.
 
-    def submit_resize(self, name: str, disk: str, reason: str = "") -> wire.Created:
+        limits: memory, memory_guarantee (such as `256M`) and memory_weight; None: not changed.
+        """
+        return operation_in(dict(self.submit_resize(name, disk, "", **limits)))
+
+    def submit_resize(
+        self, name: str, disk: str | None = None, reason: str = "", **limits: str | int | None
+    ) -> wire.Created:
         """As `resize`. Returns `{"operation", "slice"}`; with a reason, beyond the quota, `{"request"}`."""
-        body = {"disk": disk, **({"reason": reason} if reason else {})}
+        given = {"disk": disk, "reason": reason or None, **limits}
+        body = {field: value for field, value in given.items() if value is not None}
         return cast("wire.Created", self._connection.call("POST", self._path(name, "/resize"), body))
 
     def delete(self, name: str) -> wire.Operation:

@@ -40,6 +40,7 @@ class Given:
     uid_first: int
     memory: int
     disk: int
+    memory_guarantee: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,10 @@ def _carve(gaps: Iterable[tuple[int, int]], count: int, size: int) -> list[PortB
 
 
 def check_capacity(node: Node, limits: LimitsConfig, given: Sequence[Given], count: int, wanted: Limits) -> None:
-    """Refused(QUOTA) if a sliver is larger than the node, or all limits together exceed the allowed overcommitment."""
+    """Refused(QUOTA) if a sliver is larger than the node, or all limits together exceed the allowed overcommitment.
+
+    Guarantees of memory are never overcommitted: together they are at most what the node has beside its reserve.
+    """
     for name, total, one, used, overcommit in (
         ("memory", node.memory, wanted.memory, sum(one.memory for one in given), limits.memory_overcommit),
         ("disk", node.disk, wanted.disk, sum(one.disk for one in given), limits.disk_overcommit),
@@ -196,6 +200,21 @@ def check_capacity(node: Node, limits: LimitsConfig, given: Sequence[Given], cou
                 hint="delete unused slices, or request less",
                 field=name,
             )
+    if wanted.memory_guarantee and (most := guaranteed(node.memory, limits)) is not None:
+        left = max(0, most - sum(one.memory_guarantee for one in given))
+        if wanted.memory_guarantee * count > left:
+            raise Refused(
+                Code.QUOTA,
+                f"not enough memory to guarantee on node {node.name}: "
+                f"{size_text(wanted.memory_guarantee * count)} requested, {size_text(left)} available",
+                hint=f"guarantees may be {size_text(most)} in all; delete unused slices, or request less",
+                field="memory_guarantee",
+            )
+
+
+def guaranteed(memory: int | None, limits: LimitsConfig) -> int | None:
+    """The sum of the guarantees that a node with this memory can keep; None if the memory is unknown."""
+    return None if memory is None else max(0, memory - limits.memory_reserve.bytes)
 
 
 def exhausted(what: str, wanted: int, left: int, pool: str, field: str = "count") -> Refused:

@@ -46,7 +46,7 @@ class Mirrored:
 
 
 _LIMITS = (
-    *("memory", "disk", "pids", "cpu", "cpu_shares", "memory_soft"),
+    *("memory", "disk", "pids", "cpu", "cpu_shares", "memory_soft", "memory_guarantee", "memory_weight"),
     *("io_weight", "io_rate", "io_ops", "net_in", "net_out"),
 )
 

@@ -39,6 +39,7 @@ class Candidate:
     silent: timedelta | None = timedelta(0)
     slivers: int = 0
     memory: int = 0
+    memory_guarantee: int = 0
     disk: int = 0
     ports: int = 0
     image: bool = False
@@ -133,7 +134,7 @@ def _refusal(one: Candidate, spec: SliceSpec, apart: Collection[str], *, alone: 
 
 def check_capacity(node: Candidate, limits: LimitsConfig, count: int, wanted: Limits) -> None:
     """Refused(QUOTA) unless the node has memory and disk left for `count` slivers; see `allocate.check_capacity`."""
-    used = allocate.Given("", PortBlock(0, 0), 0, node.memory, node.disk)
+    used = allocate.Given("", PortBlock(0, 0), 0, node.memory, node.disk, node.memory_guarantee)
     allocate.check_capacity(node.capacity, limits, [used], count, wanted)
 
 
@@ -236,6 +237,7 @@ def _room(one: Candidate, spec: SliceSpec, limits: LimitsConfig) -> tuple[int, R
     for total, each, committed, overcommit in (
         (capacity.memory, spec.limits.memory, one.memory, limits.memory_overcommit),
         (capacity.disk, spec.limits.disk, one.disk, limits.disk_overcommit),
+        (allocate.guaranteed(capacity.memory, limits), spec.limits.memory_guarantee, one.memory_guarantee, 1.0),
     ):
         if total is not None and each:
             counts.append((int(total * overcommit) - committed) // each)
@@ -303,6 +305,8 @@ def share(node: Candidate, limits: LimitsConfig, more: int, spec: SliceSpec) -> 
     shares = [(node.ports + more * spec.ports) / (network.ports_last - network.ports_first + 1)]
     if capacity.memory:
         shares.append((node.memory + more * spec.limits.memory) / (capacity.memory * limits.memory_overcommit))
+    if most := allocate.guaranteed(capacity.memory, limits):
+        shares.append((node.memory_guarantee + more * spec.limits.memory_guarantee) / most)
     if capacity.disk:
         shares.append((node.disk + more * spec.limits.disk) / (capacity.disk * limits.disk_overcommit))
     return max(shares)

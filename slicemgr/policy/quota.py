@@ -28,6 +28,7 @@ class Amounts:
     slivers: int = 0
     vcpus: float = 0.0
     memory: int = 0
+    memory_guarantee: int = 0
     disk: int = 0
     ports: int = 0
 
@@ -40,14 +41,16 @@ class Quota:
     slivers: int | None = None
     vcpus: float | None = None
     memory: int | None = None
+    memory_guarantee: int | None = None
     disk: int | None = None
     ports: int | None = None
     lease: timedelta | None = None
 
 
 UNLIMITED = Quota()
+SIZES = ("memory", "memory_guarantee", "disk")  # resources in bytes
 RESOURCES = tuple(one.name for one in fields(Amounts))
-_NOUNS = {"vcpus": "CPU cores", "memory": "of memory", "disk": "of disk"}
+_NOUNS = {"vcpus": "CPU cores", "memory": "of memory", "memory_guarantee": "of guaranteed memory", "disk": "of disk"}
 _REQUEST_FIELDS = {"slices": "name", "slivers": "count", "vcpus": "cpu"}  # the field of a request
 
 
@@ -55,10 +58,7 @@ def _number(value: float) -> str:
     return f"{value:g}"
 
 
-_TEXTS: dict[str, Callable[[float], str]] = {
-    "memory": lambda value: size_text(int(value)),
-    "disk": lambda value: size_text(int(value)),
-}
+_TEXTS: dict[str, Callable[[float], str]] = {name: lambda value: size_text(int(value)) for name in SIZES}
 
 
 class OverQuota(Refused):
@@ -74,7 +74,13 @@ def wanted(spec: SliceSpec) -> Amounts:
     """The resources that a slice needs."""
     limits: Limits = spec.limits
     count = spec.count
-    return Amounts(1, count, limits.cpu * count, limits.memory * count, limits.disk * count, spec.ports * count)
+    return Amounts(
+        slices=1,
+        slivers=count,
+        vcpus=limits.cpu * count,
+        ports=spec.ports * count,
+        **{name: getattr(limits, name) * count for name in SIZES},
+    )
 
 
 def check(

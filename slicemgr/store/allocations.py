@@ -17,8 +17,8 @@ from slicemgr.store import tables as t
 from slicemgr.store.dialect import insert_into
 
 _A, _S = t.allocations.c, t.slivers.c
-_COUNTED = ("slivers", "memory", "disk", "ports")
-Amounts = tuple[int, ...]  # in the order of _COUNTED
+COUNTED = ("slivers", "memory", "memory_guarantee", "disk", "ports")
+Amounts = tuple[int, ...]  # in the order of COUNTED
 
 
 def take(c: Connection, which: sa.ColumnElement[bool]) -> None:
@@ -51,10 +51,8 @@ def announced(facts: Mapping[str, Any]) -> dict[str, int | None]:
 def differences(c: Connection) -> dict[str, tuple[Amounts, Amounts]]:
     """The nodes whose counters are not what their slivers were allocated: the counters and the sums."""
     sums = _sums(c, sa.true())
-    counters = {
-        node: tuple(counts) for node, *counts in c.execute(sa.select(_A.node, *(_A[name] for name in _COUNTED)))
-    }
-    none = (0,) * len(_COUNTED)
+    counters = {node: tuple(counts) for node, *counts in c.execute(sa.select(_A.node, *(_A[name] for name in COUNTED)))}
+    none = (0,) * len(COUNTED)
     nodes = sorted(sums.keys() | counters.keys())
     pairs = {node: (counters.get(node, none), sums.get(node, none)) for node in nodes}
     return {node: pair for node, pair in pairs.items() if pair[0] != pair[1]}
@@ -63,7 +61,7 @@ def differences(c: Connection) -> dict[str, tuple[Amounts, Amounts]]:
 def recount(c: Connection) -> list[str]:
     """Correct the counters; the nodes for which they were wrong."""
     found = differences(c)
-    _write(c, {node: dict(zip(_COUNTED, sums, strict=True)) for node, (_, sums) in found.items()})
+    _write(c, {node: dict(zip(COUNTED, sums, strict=True)) for node, (_, sums) in found.items()})
     return list(found)
 
 
@@ -73,7 +71,7 @@ def _sums(c: Connection, which: sa.ColumnElement[bool]) -> dict[str, Amounts]:
 
 def _amounts(which: sa.ColumnElement[bool], times: int) -> sa.Select[Any]:
     """What these slivers were allocated, by node."""
-    sums = (sa.func.count(), *(sa.func.sum(one) for one in (_S.memory, _S.disk, _S.port_count)))
+    sums = (sa.func.count(), *(sa.func.sum(one) for one in (_S.memory, _S.memory_guarantee, _S.disk, _S.port_count)))
     query = sa.select(_S.node, *(one * times for one in sums)).where(which, _S.slice.is_not(None))
     return query.group_by(_S.node).order_by(_S.node)
 
@@ -89,8 +87,8 @@ def _add(c: Connection, which: sa.ColumnElement[bool], times: int) -> None:
 
 
 def _addition(dialect: str, which: sa.ColumnElement[bool], times: int) -> sa.Insert:
-    statement = insert_into(dialect, t.allocations).from_select(("node", *_COUNTED), _amounts(which, times))
-    more = {name: _A[name] + statement.excluded[name] for name in _COUNTED}
+    statement = insert_into(dialect, t.allocations).from_select(("node", *COUNTED), _amounts(which, times))
+    more = {name: _A[name] + statement.excluded[name] for name in COUNTED}
     return statement.on_conflict_do_update(index_elements=["node"], set_=more)
 
 

@@ -220,6 +220,7 @@ quotas = sa.Table(
     sa.Column("slivers", sa.BigInteger),
     sa.Column("vcpus", sa.Float),
     sa.Column("memory", sa.BigInteger),
+    sa.Column("memory_guarantee", sa.BigInteger),
     sa.Column("disk", sa.BigInteger),
     sa.Column("ports", sa.BigInteger),
     sa.Column("lease", sa.BigInteger),  # seconds
@@ -301,7 +302,7 @@ allocations = sa.Table(
     "allocations",
     metadata,
     sa.Column("node", sa.Text, primary_key=True),
-    *(_number(name, server_default="0") for name in ("slivers", "memory", "disk", "ports")),
+    *(_number(name, server_default="0") for name in ("slivers", "memory", "memory_guarantee", "disk", "ports")),
     *(sa.Column(name, sa.BigInteger) for name in ("memory_total", "disk_total", "ports_total")),
     sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
 )
@@ -512,6 +513,8 @@ slivers = sa.Table(
     _number("pids"),
     sa.Column("cpu", sa.Float, nullable=False),
     _number("cpu_shares"),
+    _number("memory_guarantee", server_default="0"),
+    _number("memory_weight", server_default="100"),
     sa.Column("memory_soft", sa.BigInteger),
     sa.Column("io_weight", sa.BigInteger),
     sa.Column("io_rate", sa.BigInteger),

@@ -61,6 +61,9 @@ CHANGES = (
 )
 
 
+BIG = "python3 -c 'x = bytearray(200 << 20)'"
+
+
 @pytest.fixture
 def limited(node: Node) -> Node:
     """The node with a small slice."""
@@ -109,6 +112,22 @@ def test_the_disk_limit_and_its_use_are_shown_inside(limited: Node) -> None:
     words = ("ssh", "-tt", *keys, "-p", str(to["port"]), f"root@{to['host']}")
     login = limited.box.run(words, input="exit\n", check=True)
     assert SHOW in login.stdout
+
+
+def test_memory_changes_while_it_is_used(limited: Node) -> None:
+    """A process keeps its memory while the limit is raised; a limit below what it holds is refused by the kernel."""
+    hold = "nohup python3 -c 'import time; x = bytearray(80 << 20); time.sleep(300)' >/dev/null 2>&1 &"
+    assert limited.ssh("small", BIG).returncode != 0, "200 MiB are too much for 128"
+    limited.inside("small", hold)
+    limited.ok("resize", "small", "--memory", "512M", "--memory-guarantee", "64M", "--memory-weight", "200")
+    limits = limited.show("small")["slivers"][0]["limits"]
+    assert [limits[name] for name in ("memory", "memory_guarantee", "memory_weight")] == [512 * MIB, 64 * MIB, 200]
+    assert limited.inside("small", f"{BIG} && pgrep -c python3") == "1\n", "the process before still holds its memory"
+    failed = limited.slicectl("resize", "small", "--memory", "64M")
+    assert failed.returncode != 0 and "memory" in failed.stderr, failed.stderr
+    limited.ok("resize", "small", "--memory", "128M")
+    assert limited.inside("small", "pgrep -c python3") == "1\n"
+    assert limited.show("small")["state"] == "running"
 
 
 def test_cpu_quota_holds(node: Node) -> None:

@@ -17,7 +17,7 @@ from slicemgr.agent import doctor
 from slicemgr.errors import Refused
 from slicemgr.model import GIB
 from slicemgr.service.nodes import membership, nodes
-from slicemgr.service.slices import disk_limits, placement, slices
+from slicemgr.service.slices import limit_changes, placement, slices
 from slicemgr.service.views import nodes as node_views
 from slicemgr.store import allocations, pending, schema
 from slicemgr.store import tables as t
@@ -48,7 +48,7 @@ def test_counters_follow_every_change_of_slivers(service: Service) -> None:
     add(service, "n2", {**FACTS, **POOLS})
     service.create("a", count=3, ports=7)
     service.create("b", count=2, memory="100M")
-    disk_limits.resize(service.store, service.config, "a", 9 * GIB, ADMIN)
+    limit_changes.resize(service.store, service.config, "a", {"disk": 9 * GIB}, ADMIN)
     gone = [row.sliver.id for row in service.rows()][:2]
     service.record(*(pending.SliverGone(one) for one in [*gone, gone[0], "unknown-1"]))
     membership.rename(service.store, "n2", "n3", ADMIN)

@@ -208,7 +208,7 @@ def test_a_larger_disk(tenants: Tenants, bob: Browser) -> None:
         assert '<details class="more" open>' in answer.text, "the field can be seen"
     answer = bob.post(f"/slices/exp/resize{LAB}", {"disk": "8G"})
     assert answer.headers["Location"] == f"{EXP}&section=settings#settings"
-    assert "is now 8 GiB" in bob.get(EXP).text
+    assert "The limits of each sliver of exp are now: disk 8.0 GiB." in bob.get(EXP).text
     assert limit(tenants) == 8 * GIB > has
 
 

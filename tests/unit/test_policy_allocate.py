@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicemgr.config import LimitsConfig, NetworkConfig
+from slicemgr.config import LimitsConfig, NetworkConfig, Size
 from slicemgr.errors import Code, Refused
 from slicemgr.model import GIB, IDS_PER_SLIVER, MIB, Limits, PortBlock
 from slicemgr.policy import allocate
@@ -145,6 +145,24 @@ def test_address_pool(addresses: str, usable: int) -> None:
     pool = allocate.address_pool(NetworkConfig(addresses=addresses))
     assert list(pool) == list(ipaddress.IPv4Network(addresses).hosts())
     assert len(pool) == usable
+
+
+def test_guarantees_are_never_overcommitted() -> None:
+    node = allocate.Node("node1", 4, 8 * GIB, None)
+    limits = LimitsConfig(memory_overcommit=100.0, memory_reserve=Size(GIB))
+    wanted = Limits(memory=4 * GIB, disk=MIB, pids=8, cpu=1, memory_guarantee=2 * GIB)
+    given = [Given("10.0.0.1", PortBlock(10000, 1), 0, 4 * GIB, MIB, GIB)]
+    allocate.check_capacity(node, limits, given, 3, wanted)
+    with pytest.raises(
+        Refused, match=r"not enough memory to guarantee.* 8\.0 GiB requested, 6\.0 GiB available"
+    ) as caught:
+        allocate.check_capacity(node, limits, given, 4, wanted)
+    assert (caught.value.code, caught.value.field) == (Code.QUOTA, "memory_guarantee")
+    none = dataclasses.replace(wanted, memory_guarantee=0)
+    full = [dataclasses.replace(given[0], memory_guarantee=8 * GIB)]
+    allocate.check_capacity(node, limits, full, 4, none)
+    allocate.check_capacity(dataclasses.replace(node, memory=None), limits, full, 4, wanted)
+    assert allocate.guaranteed(GIB // 2, limits) == 0, "a node with less than its reserve guarantees nothing"
 
 
 @pytest.mark.parametrize(("field", "total"), [("memory", 8 * GIB), ("disk", 100 * GIB)])

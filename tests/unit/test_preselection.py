@@ -47,7 +47,7 @@ FACTS_OF: dict[str, dict[str, Any]] = {
 }
 
 
-COUNTED = ("slivers", "memory", "disk", "ports")
+COUNTED = ("slivers", "memory", "memory_guarantee", "disk", "ports")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Made:
     """A node. given: what its slivers have, as in COUNTED. scattered: its free ports have no blocks of 20."""
 
     memory: int = 4 * GIB
-    given: tuple[int, int, int, int] = (0, 0, 0, 0)
+    given: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     site: str = ""
     fault: str = ""
     facts: str = ""
@@ -74,6 +74,7 @@ NODES = st.lists(
         st.tuples(
             st.sampled_from([0, 0, 3, 12, 14, allocate.UID_RANGES]),
             st.sampled_from([0, 0, 1, 3, 11]).map(lambda memory: memory * 10 * GIB),
+            st.sampled_from([0, 0, 1, 2, 5]).map(lambda guarantee: guarantee * GIB),
             st.sampled_from([0, 0, 2, 5]).map(lambda disk: disk * 50 * GIB),
             st.sampled_from([0, 0, 20, 60, 81]),
         ),
@@ -88,16 +89,19 @@ NODES = st.lists(
 ).map(lambda made: dict(zip(NAMES, made, strict=False)))
 
 
-def wanted(count: int = 1, memory: int = 1, type: SliverType = SliverType.LXC, **where: Any) -> SliceSpec:
-    limits = Limits(memory=memory * GIB, disk=GIB, pids=100, cpu=1)
+def wanted(
+    count: int = 1, memory: int = 1, type: SliverType = SliverType.LXC, guarantee: int = 0, **where: Any
+) -> SliceSpec:
+    limits = Limits(memory=memory * GIB, disk=GIB, pids=100, cpu=1, memory_guarantee=guarantee * GIB)
     return SliceSpec("exp", type, SHA, count, limits, 20, timedelta(days=1), (), Where(**where))
 
 
 SPECS = st.builds(
-    lambda count, memory, type, **where: wanted(count, memory, type, **where),
+    lambda count, memory, type, guarantee, **where: wanted(count, memory, type, min(memory, guarantee), **where),
     st.integers(1, 9),
     st.sampled_from([1, 1, 2, 5]),
     st.sampled_from([SliverType.LXC, SliverType.LXC, SliverType.LXC, SliverType.KVM]),
+    st.sampled_from([0, 0, 1, 2]),
     spread=st.sampled_from(Spread),
     apart=st.sampled_from(["", "", "", "holder"]),
     site=st.sampled_from(["", "", "", "s", "t"]),
@@ -223,7 +227,7 @@ def drawn(dice: random.Random) -> dict[str, Made]:
     """A testbed of 12 nodes, most of which can be used."""
 
     def one() -> Made:
-        amounts = dice.choice([0, 10, 20, 110]) * GIB, dice.choice([0, 2]) * GIB, dice.choice([0, 20])
+        amounts = dice.choice([0, 10, 20, 110]) * GIB, 0, dice.choice([0, 2]) * GIB, dice.choice([0, 20])
         slivers, faults, facts = dice.choice([0, 12]), ["", "", "", "drained"], ["", "", "", "kvm"]
         kinds = dice.choice("stu"), dice.choice(faults), dice.choice(facts), dice.choice(["", "base"])
         return Made(dice.choice([4, 6, 7]) * GIB, (slivers, *amounts), *kinds)

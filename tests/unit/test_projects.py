@@ -25,7 +25,7 @@ from slicemgr.policy.quota import Amounts, OverQuota, Quota
 from slicemgr.service.accounts import users
 from slicemgr.service.nodes import images
 from slicemgr.service.projects import members, projects
-from slicemgr.service.slices import disk_limits, requests, slices, specs
+from slicemgr.service.slices import limit_changes, requests, slices, specs
 from slicemgr.service.views import events as event_views
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views import pages, people
@@ -166,9 +166,11 @@ def test_what_is_stopped_counts_and_what_is_gone_does_not(tenants: Tenants) -> N
 
 def test_a_resize_is_within_the_quota_too(tenants: Tenants) -> None:
     limit(tenants, disk="6G")
-    error = refused(Code.QUOTA, disk_limits.resize, tenants.store, tenants.config, "exp", 7 << 30, BOB, project="lab")
+    error = refused(
+        Code.QUOTA, limit_changes.resize, tenants.store, tenants.config, "exp", {"disk": 7 << 30}, BOB, project="lab"
+    )
     assert error.field == "disk"
-    disk_limits.resize(tenants.store, tenants.config, "exp", 6 << 30, BOB, project="lab")
+    limit_changes.resize(tenants.store, tenants.config, "exp", {"disk": 6 << 30}, BOB, project="lab")
     assert used(tenants).disk == 6 << 30
 
 
@@ -253,6 +255,7 @@ def test_used_and_limits_are_shown(tenants: Tenants) -> None:
         "vcpus": 1.0,
         "ports": 20,
         "memory": 512 << 20,
+        "memory_guarantee": 0,
         "disk": 4 << 30,
     }
     assert (shown["quota"]["slices"], shown["ceiling"]["slices"], shown["quota"]["lease"]) == (3, 4, 30 * 86400)

@@ -16,7 +16,7 @@ from slicemgr import store as stores
 from slicemgr.errors import Code
 from slicemgr.model import GIB, Scope
 from slicemgr.policy.access import Principal
-from slicemgr.service.slices import disk_limits, requests, slices
+from slicemgr.service.slices import limit_changes, requests, slices
 from slicemgr.store import pending, schema
 from slicemgr.store import tables as t
 
@@ -39,7 +39,9 @@ def disk(tenants: Tenants) -> int:
 
 def wait(tenants: Tenants, size: int = 6 * GIB, by: Principal = BOB) -> str:
     """The id of a request to resize bob's slice."""
-    made = disk_limits.resize(tenants.store, tenants.config, "exp", size, by, project="lab", why="data sets")
+    made = limit_changes.resize(
+        tenants.store, tenants.config, "exp", {"disk": size}, by, project="lab", why="data sets"
+    )
     assert not made.operation
     return made.request
 
@@ -59,6 +61,48 @@ def test_within_the_quota_it_is_done_at_once_and_beyond_it_waits(tenants: Tenant
     answer = bob.post(API, json={"disk": "5G", "reason": "data sets"})
     assert set(answer.get_json()) == {"operation", "slice"} and disk(tenants) == 5 * GIB
     assert bob.post(API, json={"disk": "7G", "reason": "more"}).status_code == 409, "one request waits already"
+
+
+def test_memory_within_the_quota_is_changed_at_once_and_beyond_it_waits(tenants: Tenants) -> None:
+    bob = tenants.client("bob")
+    limit(tenants, memory="2G", memory_guarantee="512M", ceiling={"memory": "4G", "memory_guarantee": "1G"})
+    changes = {"memory": "1G", "memory_guarantee": "512M", "memory_weight": 300}
+    answer = bob.post(API, json=changes)
+    assert answer.status_code == 202, answer.text
+    limits = tenants.rows()[0].sliver.limits
+    assert (limits.memory, limits.memory_guarantee, limits.memory_weight) == (GIB, GIB // 2, 300)
+    assert answer.get_json()["slice"]["slivers"][0]["limits"]["memory_guarantee"] == GIB // 2
+    answer = bob.post(API, json={"memory_guarantee": "768M"})
+    assert (answer.status_code, answer.get_json()["field"]) == (403, "memory_guarantee")
+    assert "0 MiB of 512 MiB left" in answer.text
+    waiting = bob.post(API, json={"memory_guarantee": "768M", "reason": "a cache"}).get_json()["request"]["id"]
+    page = Browser(tenants, "alice").get(f"/requests/{waiting}").text
+    assert "768 MiB" in page and "Current memory guarantee per sliver" in page and 'name="disk"' not in page
+    grant(tenants, waiting, memory_guarantee="640M")
+    assert tenants.rows()[0].sliver.limits.memory_guarantee == 640 << 20
+    assert request_of(tenants, waiting)["granted"] == {"memory_guarantee": 640 << 20}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "says"),
+    [
+        ({}, "disk", "give at least one of disk, memory, memory_guarantee, memory_weight"),
+        ({"memory": "128M"}, "memory", "less than the memory guarantee"),
+        ({"memory_guarantee": "1G"}, "memory_guarantee", "exceeds the memory limit"),
+        ({"memory_weight": 0}, "memory_weight", "out of range"),
+    ],
+)
+def test_memory_that_a_sliver_cannot_have_is_refused(
+    tenants: Tenants, changes: dict[str, Any], field: str, says: str
+) -> None:
+    bob = tenants.client("bob")
+    assert bob.post(API, json={"memory_guarantee": "256M"}).status_code == 202
+    before = tenants.rows()[0].sliver.limits
+    answer = bob.post(API, json=changes)
+    problem = answer.get_json()
+    assert (problem["code"], problem["field"]) == ("invalid", field), problem
+    assert says in problem["detail"] + problem["hint"]
+    assert tenants.rows()[0].sliver.limits == before
 
 
 def test_a_grant_resizes(tenants: Tenants) -> None:

@@ -15,7 +15,7 @@ from tenants import Tenants
 
 from slicemgr.errors import Refused
 from slicemgr.model import GIB, OperationState, Phase
-from slicemgr.service.slices import disk_limits, slices, snapshots
+from slicemgr.service.slices import limit_changes, slices, snapshots
 from slicemgr.service.slices.snapshots import SliceReference
 from slicemgr.service.views import operations as operation_views
 from slicemgr.store import pending as work
@@ -184,11 +184,11 @@ def test_a_clone_is_where_the_snapshot_is(service: Service) -> None:
 
 def test_a_larger_disk_needs_room_on_every_node(service: Service) -> None:
     service.create("exp", count=3, disk="1G")
-    assert disk_limits.resize(service.store, service.config, "exp", 2 * GIB, ADMIN).operation
+    assert limit_changes.resize(service.store, service.config, "exp", {"disk": 2 * GIB}, ADMIN).operation
     with service.store.write() as c:
         c.execute(t.nodes.update().where(t.nodes.c.name == "n3").values(facts={**FACTS, **OWN, "disk_total": 2 * GIB}))
     with pytest.raises(Refused, match="of disk exceed the capacity of node n3"):
-        disk_limits.resize(service.store, service.config, "exp", 40 * GIB, ADMIN)
+        limit_changes.resize(service.store, service.config, "exp", {"disk": 40 * GIB}, ADMIN)
 
 
 def test_the_form_asks_for_nodes_only_if_there_are_several(tenants: Tenants) -> None:

@@ -112,7 +112,14 @@ def test_disk_and_rates_are_taken_over(service: Service) -> None:
     assert (row.sliver.id, row.sliver.limits.disk, row.sliver.limits.net_in) == (spare, 8 << 30, 10_000_000)
 
 
-@pytest.mark.parametrize("fields", [{"memory": "256M"}, {"cpu": 2}, {"pids": 100}, {"cpu_shares": 512}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"memory": "256M"}, {"cpu": 2}, {"pids": 100}, {"cpu_shares": 512}),
+        *({"memory_guarantee": 1 << 20}, {"memory_weight": 7}),
+    ],
+    ids=str,
+)
 def test_a_container_takes_over_limits_of_its_groups(service: Service, fields: dict[str, Any]) -> None:
     spare = service.add_spare()
     service.create("exp", **fields)

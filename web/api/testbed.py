@@ -11,7 +11,7 @@ from flask_smorest import Blueprint
 from slicemgr.errors import Busy, invalid
 from slicemgr.policy import access
 from slicemgr.service.nodes import images, nodes
-from slicemgr.service.slices import disk_limits, requests, slices, specs
+from slicemgr.service.slices import limit_changes, requests, slices, specs
 from slicemgr.service.views import events as event_views
 from slicemgr.service.views import filters, people
 from slicemgr.service.views import images as image_views
@@ -121,20 +121,19 @@ def renew_slice(name: str) -> Answer:
 @slice_routes.doc(
     security=SECURED,
     parameters=[reading.PROJECT],
-    requestBody=schemas.body(
-        {"type": "object", "properties": {"disk": {"type": "string"}, "reason": {"type": "string"}}}
-    ),
+    requestBody=schemas.body(schemas.RESIZE_REQUEST),
 )
 @slice_routes.alt_response(202, schema=schemas.Asked)
 @slice_routes.alt_response(403, schema=schemas.Problem)
 def resize_slice(name: str) -> Answer:
-    """Increase the disk limit of each sliver.
+    """Change limits of each sliver: its disk, which can only grow, and its memory, guarantee and weight.
 
-    If it exceeds the quota of the project, this fails, or with a `reason` creates a request.
+    Slivers that run get them at once; a virtual machine must be stopped for another `memory`. A change beyond the quota
+    of the project fails, or with a `reason` creates a request.
     """
     body, by, project = reading.body(), principal(), reading.project()
-    wanted, why = specs.disk(body.get("disk")), requests.reason(body.get("reason"))
-    made = disk_limits.resize(state().store, state().config, name, wanted, by, project=project, why=why)
+    wanted, why = limit_changes.read(body), requests.reason(body.get("reason"))
+    made = limit_changes.resize(state().store, state().config, name, wanted, by, project=project, why=why)
     if made.request:
         with state().store.read() as c:
             return {"request": people.requests(c, by, made.request)[0]}, 202

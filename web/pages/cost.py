@@ -17,20 +17,14 @@ from slicemgr.service.projects import projects
 from slicemgr.service.slices import specs
 from slicemgr.service.views.formats import when
 from slicemgr.store.updates import utcnow
+from slicemgr.web.pages import words
 from slicemgr.web.pages.form import sentence
-
-LABELS = {
-    "slices": "Slices",
-    "slivers": "Slivers",
-    "vcpus": "CPU cores",
-    "memory": "Memory",
-    "disk": "Disk",
-    "ports": "Ports",
-}
 
 FIELDS = {
     "cpu": "CPU cores",
     "memory": "Memory",
+    "memory_guarantee": "Memory guarantee",
+    "memory_weight": "Memory weight",
     "disk": "Disk",
     "count": "Number of slivers",
     "lease": "Lease",
@@ -83,7 +77,10 @@ def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, An
     count = min(max(1, _number(asked.get("count"), 1)), 100_000)
     cpu, memory, disk = _each(asked, config)
     ports = _number(asked.get("ports"), config.network.ports_per_sliver)
-    wanted = Amounts(1, int(count), cpu * count, memory * int(count), disk * int(count), int(ports * count))
+    guarantee = min(memory, _size(asked.get("memory_guarantee"), config.limits.memory_guarantee.bytes))
+    sizes = {"memory": memory, "memory_guarantee": guarantee, "disk": disk}
+    all_sizes = {name: size * int(count) for name, size in sizes.items()}
+    wanted = Amounts(slices=1, slivers=int(count), vcpus=cpu * count, ports=int(ports * count), **all_sizes)
     lease = _lease(asked.get("lease"), usual)
     over = []
     try:
@@ -91,11 +88,13 @@ def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, An
     except OverQuota as error:
         over = [one.message[:1].upper() + one.message[1:] for one in error.errors]
     bars = [
-        (label, name, getattr(used, name), getattr(most, name), getattr(wanted, name)) for name, label in LABELS.items()
+        (words.LABELS[name], name, getattr(used, name), getattr(most, name), getattr(wanted, name))
+        for name in quota.RESOURCES
+        if name != "memory_guarantee" or used.memory_guarantee or guarantee
     ]
     if most.lease is not None and lease > most.lease:
         bars.append(("Lease", "lease", 0, most.lease.total_seconds(), lease.total_seconds()))
-    each = {"cpu": cpu, "memory": memory, "disk": disk}
+    each = {"cpu": cpu, **sizes}
     return Cost(project, bars, over, when(_end(lease)), most.lease, int(count), each)
 
 

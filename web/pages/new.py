@@ -30,10 +30,15 @@ OWN = "own"  # the choice of a custom size
 _WHERE = ("node", "site", "spread", "apart", "on_loss")  # shown if there are several nodes
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
-    *("ports", "net_in", "net_out", "boot", "machine", "init", "keys", "more_keys", "user_data", "reason"),
+    *("ports", "memory_guarantee", "memory_weight", "net_in", "net_out", "boot", "machine", "init"),
+    *("keys", "more_keys", "user_data", "reason"),
     *_WHERE,
 )
-_PLAIN = ("name", "project", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data", *_WHERE)
+_PLAIN = (
+    *("name", "project", "type", "image", "count", "lease", "ports", "memory_guarantee", "memory_weight"),
+    *("net_in", "net_out", "user_data"),
+    *_WHERE,
+)
 _ANY_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43 + " none"  # a placement does not depend on keys
 _LEASES = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
@@ -193,6 +198,9 @@ def _choices(form: Form) -> dict[str, Any]:
             "cost": _cost(c, project, form) if project else None,
             "most": {"name": specs.LONGEST_NAME, "count": config.limits.slivers_per_slice},
             "ports": config.network.ports_per_sliver,
+            "guarantee": _text(config.limits.memory_guarantee.bytes)
+            if config.limits.memory_guarantee.bytes
+            else "none",
         }
 
 

@@ -10,7 +10,7 @@ from flask import Response, request, url_for
 
 from slicemgr import human
 from slicemgr.errors import Code, Refused
-from slicemgr.policy import access
+from slicemgr.policy import access, allocate
 from slicemgr.service.nodes import audits, membership, nodes
 from slicemgr.service.views import images as image_views
 from slicemgr.service.views import nodes as node_views
@@ -108,7 +108,9 @@ def page(name: str, form: Form, status: int = 200) -> Response:
     }
     if browser_session.is_htmx():
         return shell.fresh(**live)
-    room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}
+    limits = state().config.limits
+    room = {one: int(node["capacity"][one] * getattr(limits, f"{one}_overcommit")) for one in _CAPS}
+    room["memory_guarantee"] = allocate.guaranteed(node["capacity"]["memory"], limits) or 0
     return shell.show(
         "nodes/show.html",
         status,

@@ -12,7 +12,7 @@ from flask import Response, request
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access, leases
-from slicemgr.policy.quota import RESOURCES
+from slicemgr.policy.quota import RESOURCES, SIZES
 from slicemgr.service.projects import projects
 from slicemgr.service.views import people
 from slicemgr.web.pages import shell, words
@@ -139,7 +139,7 @@ def _typed(project: dict[str, Any]) -> dict[str, str]:
 def _text(name: str, value: Any) -> str:
     if value is None:
         return ""
-    if name in ("memory", "disk"):
+    if name in SIZES:
         return words.typed_size(value)
     return leases.text(timedelta(seconds=value)) if name == "lease" else f"{value:g}"
 
@@ -156,7 +156,7 @@ def _limits(form: Form, level: str, empty_is: tuple[str, ...]) -> dict[str, Any]
 
 def _number(name: str, text: str) -> Any:
     """Counts as numbers; other text is kept, and refused by the service."""
-    if name in ("memory", "disk", "lease"):
+    if name in (*SIZES, "lease"):
         return text
     try:
         return float(text) if name == "vcpus" else int(text)

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Refused
 from slicemgr.model import RequestState
+from slicemgr.policy.quota import SIZES
 from slicemgr.service.slices import requests
 from slicemgr.service.views import pages as page_views
 from slicemgr.service.views import people
@@ -157,6 +158,6 @@ def _typed(wanted: dict[str, Any]) -> dict[str, str]:
 
 
 def _text(name: str, value: Any) -> str:
-    if name in ("memory", "disk") and isinstance(value, int):
+    if name in SIZES and isinstance(value, int):
         return words.typed_size(value)
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else str(value)

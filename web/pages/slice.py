@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 
 from flask import Response, request
 
-from slicemgr import human
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service.slices import disk_limits, requests, slices, specs
+from slicemgr.service.slices import limit_changes, requests, slices, specs
 from slicemgr.service.views import slices as slice_views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import browser_session, shell, slice_shown, words
@@ -82,21 +81,22 @@ def renew(name: str) -> Response:
 @blueprint.route("/slices/<name>/resize", methods=["POST"])
 @once
 def resize(name: str) -> Response:
-    """Raise the disk limit of each sliver, while they run, or beyond the quota request it."""
+    """Change the disk and memory limits of each sliver, while they run, or beyond the quota request it."""
     row, form, by = same(name), Form.sent(), principal()
     try:
-        disk, why = specs.disk(form["disk"] or None), requests.reason(form["reason"])
-        made = disk_limits.resize(state().store, state().config, name, disk, by, project=row.project, why=why)
+        given = {name: form[name] for name in limit_changes.FIELDS if form[name]}
+        changes, why = limit_changes.read(given), requests.reason(form["reason"])
+        made = limit_changes.resize(state().store, state().config, name, changes, by, project=row.project, why=why)
     except Refused as error:
         if isinstance(error, OverQuota):
             form.errors["reason"] = ["This exceeds the quota of the project. Enter a reason, or use less."]
             for one in error.errors:
                 one.hint = ""
-        return slice_shown.again(row, form, error, "disk", known=("disk", "reason"))
+        return slice_shown.again(row, form, error, "disk", known=(*limit_changes.FIELDS, "reason"))
     if made.request:
         message = f"Your request to resize {name} waits for the decision of a PI of {row.project} or an admin."
         return shell.see("request_page.show", message, "notice", id=made.request)
-    return back(row, f"The disk limit of each sliver of {name} is now {human.size(disk)}.", section="settings")
+    return back(row, f"The limits of each sliver of {name} are now: {limit_changes.text(changes)}.", section="settings")
 
 
 @blueprint.route("/slices/<name>/delete")

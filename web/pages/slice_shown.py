@@ -10,7 +10,7 @@ from flask import Response, request, url_for
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.errors import Code, Refused
-from slicemgr.service.slices import slices
+from slicemgr.service.slices import limit_changes, slices
 from slicemgr.service.views import events as event_views
 from slicemgr.service.views import nodes
 from slicemgr.service.views import operations as operation_views
@@ -29,7 +29,7 @@ _FRESH = 120.0  # seconds for which a successful operation is still shown
 AT_REST = {"running", "stopped", "paused", "failed", "partial"}
 SECTIONS = {
     "lease": "settings",
-    "disk": "settings",
+    **dict.fromkeys(limit_changes.FIELDS, "settings"),
     "reason": "settings",
     "snapshot": "snapshots",
 }  # of the fields of the page's forms

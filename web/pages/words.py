@@ -11,7 +11,18 @@ from flask import Flask
 from markupsafe import Markup
 
 from slicemgr import human
+from slicemgr.policy.quota import SIZES
 
+LABELS = {  # of resources
+    "slices": "Slices",
+    "slivers": "Slivers",
+    "vcpus": "CPU cores",
+    "memory": "Memory",
+    "memory_guarantee": "Memory guarantees",
+    "disk": "Disk",
+    "ports": "Ports",
+    "lease": "Longest lease",
+}
 _TONES = {
     "running": "good",
     "done": "good",
@@ -44,6 +55,7 @@ def install(app: Flask) -> None:
         "tone": tone,
         "percent": percent,
         "amount": amount,
+        "resource": LABELS.__getitem__,
         "browser": browser,
         "took": took,
         "seconds": seconds,
@@ -101,7 +113,7 @@ def amount(value: Any, resource: str) -> str:
     """A limit in the unit of its resource."""
     if value is None:
         return "no limit"
-    if resource in ("memory", "disk"):
+    if resource in SIZES:
         return human.size(value)
     if resource == "lease":
         return human.span(value)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
-_RESOURCES = ("slices", "slivers", "vcpus", "memory", "disk", "ports", "lease")
-_SIZES = ("memory", "disk", "lease")  # sent as the user wrote them
+_RESOURCES = ("slices", "slivers", "vcpus", "memory", "memory_guarantee", "disk", "ports", "lease")
+_SIZES = ("memory", "memory_guarantee", "disk", "lease")  # sent as the user wrote them
 _NO_LIMIT = "none"
 
 
@@ -70,7 +70,7 @@ def _rows(found: wire.Project, for_people: bool) -> list[dict[str, object]]:
         value = levels[level].get(name)
         if value is None or not for_people:
             return value
-        return size(value) if name in ("memory", "disk") else span(value) if name == "lease" else number(value)
+        return size(value) if name in _SIZES[:-1] else span(value) if name == "lease" else number(value)
 
     return [{"resource": name, **{level: shown(level, name) for level in levels}} for name in _RESOURCES]
 
@@ -80,8 +80,10 @@ def _limit_options(command: Command) -> Command:
     for level, prefix in (("ceiling", "ceiling-"), ("quota", "")):
         for name in reversed(_RESOURCES):
             what = "that a PI can grant" if prefix else "granted immediately"
-            text = f"Maximum {name} {what}, or `{_NO_LIMIT}`."
-            command = click.option(f"--{prefix}{name}", f"{level}_{name}", metavar="N", help=text)(command)
+            text = f"Maximum {name.replace('_', ' ')} {what}, or `{_NO_LIMIT}`."
+            command = click.option(f"--{prefix}{name.replace('_', '-')}", f"{level}_{name}", metavar="N", help=text)(
+                command
+            )
     return command
 
 

@@ -51,6 +51,7 @@ def show_request(id: str, output: Output) -> None:
 @click.option("--count", type=int, help="Number of slivers, instead of the requested number.")
 @click.option("--cpu", type=float, help="CPU cores per sliver.")
 @click.option("--memory", help="Memory limit per sliver, such as 512M.")
+@click.option("--memory-guarantee", help="Memory guarantee per sliver, such as 256M.")
 @click.option("--disk", help="Disk limit per sliver, such as 4G.")
 @click.option("--ports", type=int, help="Ports per sliver.")
 @click.option("--lease", help="Lease, such as 7d.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -61,9 +61,10 @@ def renew(name: str, lease: str, output: Output) -> None:
 
 @click.command()
 @click.argument("name", metavar="[PROJECT/]NAME", shell_complete=slice_names)
-@click.option(
-    "--disk", required=True, help="New disk limit per sliver, such as 8G. It must be larger than the current one."
-)
+@click.option("--disk", help="New disk limit per sliver, such as 8G. It must be larger than the current one.")
+@click.option("--memory", help="New memory limit per sliver, such as 1G. A virtual machine must be stopped for it.")
+@click.option("--memory-guarantee", help="New part of the memory that each sliver gets whenever it needs it.")
+@click.option("--memory-weight", type=int, help="New share of the memory between guarantee and limit, 1 to 10000.")
 @click.option(
     "--reason",
     default="",
@@ -73,14 +74,14 @@ def renew(name: str, lease: str, output: Output) -> None:
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
 @project_option
 @output_options(tables.SLIVERS)
-def resize(name: str, disk: str, reason: str, no_wait: bool, timeout: float | None, output: Output) -> None:
-    """Increase the disk limit of a slice while it runs. A virtual machine that was paused by a full disk resumes."""
+def resize(name: str, reason: str, no_wait: bool, timeout: float | None, output: Output, **limits: Any) -> None:
+    """Change limits of a slice while it runs. A virtual machine that was paused by a full disk resumes."""
     from slicemgr.cli.commands.create import print_waiting
     from slicemgr.cli.render.progress import follow
     from slicemgr.client import Client
 
     with Client.local() as client:
-        made = client.slices.submit_resize(name, disk, reason)
+        made = client.slices.submit_resize(name, reason=reason, **limits)
         if "request" in made:
             print_waiting(made["request"])
             return

@@ -140,6 +140,7 @@ NODES = Table(
         field("capacity.memory", size),
         field("capacity.disk", size),
         Column("memory_limits", lambda row: row["used"]["memory_limits"], size),
+        Column("memory_guarantees", lambda row: row["used"].get("memory_guarantees"), size),
         Column("ports_used", lambda row: row["used"]["ports"]),
         field("facts.addresses"),
         Column("port_pool", _port_pool),

@@ -19,7 +19,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.policy.image_needs import ALL, Needs
 from slicemgr.policy.placement import Candidate
 from slicemgr.service.nodes import operations
-from slicemgr.store import Store
+from slicemgr.store import Store, allocations
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -68,10 +68,11 @@ def find(c: Connection, config: Config, name: str) -> NodeRow:
 def given(c: Connection, node: str) -> list[allocate.Given]:
     """What the slivers of a node have been allocated."""
     s = t.slivers.c
-    query = sa.select(s.address, s.port_first, s.port_count, s.uid_first, s.memory, s.disk).where(s.node == node)
+    query = sa.select(s.address, s.port_first, s.port_count, s.uid_first, s.memory, s.disk, s.memory_guarantee)
+    query = query.where(s.node == node)
     return [
-        allocate.Given(address, PortBlock(first, count), uid, memory, disk)
-        for address, first, count, uid, memory, disk in c.execute(query)
+        allocate.Given(address, PortBlock(first, count), uid, *sizes)
+        for address, first, count, uid, *sizes in c.execute(query)
     ]
 
 
@@ -97,7 +98,7 @@ def query(image: str, needed: Needs) -> sa.Select[Any]:
 
     `of_row` reads its rows, to which a caller may add columns with other names.
     """
-    amounts = (sa.func.coalesce(_A[name], 0).label(f"given_{name}") for name in ("slivers", "memory", "disk", "ports"))
+    amounts = (sa.func.coalesce(_A[name], 0).label(f"given_{name}") for name in allocations.COUNTED)
     found = sa.select(t.nodes, *amounts, t.image_nodes.c.image.is_not(None).label("has_image"))
     found = found.outerjoin(t.allocations, _A.node == _N.name).outerjoin(t.image_nodes, has_files(image, needed))
     return found.where(_N.state == NodeState.ACTIVE)
@@ -131,6 +132,7 @@ def of_row(row: Row[*tuple[Any, ...]], config: Config, now: datetime) -> NodeRow
         silent=None if row.agent_seen_at is None else now - row.agent_seen_at,
         slivers=row.given_slivers,
         memory=row.given_memory,
+        memory_guarantee=row.given_memory_guarantee,
         disk=row.given_disk,
         ports=row.given_ports,
         image=row.has_image,

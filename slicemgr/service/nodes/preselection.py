@@ -99,6 +99,8 @@ def _parameters(config: Config, wanted: Wanted, most: int) -> dict[str, Any]:
         "memory": max(1, spec.limits.memory),
         "disk": max(1, spec.limits.disk),
         "own_ports": network.ports_last - network.ports_first + 1,
+        "memory_guarantee": spec.limits.memory_guarantee,
+        "memory_reserve": config.limits.memory_reserve.bytes,
         "memory_overcommit": config.limits.memory_overcommit,
         "disk_overcommit": config.limits.disk_overcommit,
         "image": wanted.image,
@@ -141,15 +143,22 @@ def _statement(kind: _Kind) -> sa.Select[Any]:
 
 
 def _pools() -> tuple[tuple[_Number, _Number, _Number, _Number], ...]:
-    """Of each resource what was given, what a sliver gets, what the node has, and how far that may be exceeded.
+    """Of each resource what was given, what a sliver gets (0: nothing), what the node has, and how far that may be
+    exceeded.
 
     A node whose agent uses the database itself has the ports of the settings.
     """
     ports_total = sa.case((_N.identity.is_(None), _int("own_ports")), else_=_A.ports_total)
     memory, disk = (sa.bindparam(f"{name}_overcommit", type_=sa.Double) for name in ("memory", "disk"))
+    reserve = _int("memory_reserve")
+    guaranteed = sa.case(
+        (_A.memory_total > reserve, _A.memory_total - reserve),
+        (_A.memory_total <= reserve, sa.literal(0, sa.BigInteger)),
+    )
     return (
         (_A.ports, _int("ports"), ports_total, sa.literal(1.0, sa.Double)),
         (_A.memory, _int("memory"), _A.memory_total, memory),
+        (_A.memory_guarantee, _int("memory_guarantee"), guaranteed, sa.literal(1.0, sa.Double)),
         (_A.disk, _int("disk"), _A.disk_total, disk),
     )
 
@@ -160,7 +169,7 @@ def _room(kind: _Kind) -> _Number:
     counts: list[_Number] = [count, sa.cast(allocate.UID_RANGES - sa.func.coalesce(_A.slivers, 0), sa.Double)]
     for given, each, total, overcommit in _pools():
         left = sa.cast(total, sa.Double) * overcommit - sa.cast(sa.func.coalesce(given, 0), sa.Double)
-        counts.append(sa.func.coalesce(left / sa.cast(each, sa.Double), count))
+        counts.append(sa.func.coalesce(left / sa.func.nullif(sa.cast(each, sa.Double), 0.0), count))
     if kind.postgresql:
         return sa.func.floor(sa.func.least(*counts))
     return sa.cast(sa.func.min(*counts), sa.BigInteger)

@@ -58,8 +58,7 @@ def all_used(c: Connection, projects: Collection[str]) -> dict[str, Amounts]:
     of, (slices_of, images_of) = {"projects": list(projects)}, _queries_of_use()
     found = {name: Amounts() for name in projects}
     for name, slices, slivers, cpu, *sizes in c.execute(slices_of, of):
-        memory, disk, ports = (int(one or 0) for one in sizes)
-        found[name] = Amounts(slices, slivers, float(cpu or 0), memory, disk, ports)
+        found[name] = Amounts(slices, slivers, float(cpu or 0), *(int(one or 0) for one in sizes))
     for name, bytes in c.execute(images_of, of):
         found[name] = replace(found[name], disk=found[name].disk + int(bytes))
     return found
@@ -70,7 +69,7 @@ def _queries_of_use() -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Of slices and of images. Kept, because making them takes longer than their execution."""
     s, l, i = t.slivers.c, t.slices.c, t.images.c
     those: sa.BindParameter[Any] = sa.bindparam("projects", expanding=True)
-    sums = (sa.func.sum(one) for one in (s.cpu, s.memory, s.disk, s.port_count))
+    sums = (sa.func.sum(one) for one in (s.cpu, s.memory, s.memory_guarantee, s.disk, s.port_count))
     query = sa.select(l.project, sa.func.count(l.id.distinct()), sa.func.count(s.serial), *sums)
     query = query.select_from(t.slices).outerjoin(t.slivers, s.slice == l.id).group_by(l.project)
     held = sa.select(i.project, sa.func.sum(i.file_size + i.base_size)).group_by(i.project)
@@ -171,7 +170,7 @@ def delete(store: Store, name: str, by: Principal) -> None:
 
 
 def _default(config: QuotaConfig, times: float) -> Quota:
-    sizes = {"memory": config.memory.bytes, "disk": config.disk.bytes}
+    sizes = {name: getattr(config, name).bytes for name in quota.SIZES}
     counts = {name: getattr(config, name) for name in ("slices", "slivers", "ports")}
     whole = {name: int(value * times) for name, value in {**sizes, **counts}.items()}
     return Quota(**whole, vcpus=config.vcpus * times, lease=config.lease * times)
@@ -205,7 +204,7 @@ def _limit(field: str, name: str, value: Any) -> Any:
         if span < timedelta(minutes=1):
             raise invalid(field, "is too short", "at least 1m")
         return span
-    if name in ("memory", "disk"):
+    if name in quota.SIZES:
         if isinstance(value, bool) or not isinstance(value, str | int) or str(value).startswith("-"):
             raise invalid(field, f"{str(value)[:40]!r} is not a size", "write it as 512M, 2G or a number of bytes")
         if isinstance(value, str) and (meant := specs.with_unit(value.strip(), MIB)):

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.config import Config
 from slicemgr.model import RequestState
+from slicemgr.policy import quota
 from slicemgr.policy.allocate import size_text
 from slicemgr.service.outbound import mail
 from slicemgr.store import tables as t
@@ -25,7 +26,7 @@ def granted_text(granted: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -
 
 
 def _text(name: str, value: Any) -> str:
-    if name in ("memory", "disk") and isinstance(value, int):
+    if name in quota.SIZES and isinstance(value, int):
         return size_text(value)
     return str(value or "")
 

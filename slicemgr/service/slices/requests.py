@@ -1,4 +1,4 @@
-"""Decide requests beyond a project's quota; `slices.create` and `disk_limits.resize` queue them."""
+"""Decide requests beyond a project's quota; `slices.create` and `limit_changes.resize` queue them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Quota
 from slicemgr.service.accounts import authentication
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import decisions, disk_limits, request_queue, slices, specs
+from slicemgr.service.slices import decisions, limit_changes, request_queue, slices, specs
 from slicemgr.service.slices.decisions import granted_text
 from slicemgr.service.slices.slices import Created, Draft
 from slicemgr.store import Store
@@ -26,7 +26,7 @@ from slicemgr.store.updates import utcnow
 
 LONGEST_REASON = 2000
 TRIMMED = ("count", "ports", "lease", *specs.LIMITS)  # fields that may be reduced when granting
-TRIMMED_RESIZE = ("disk",)
+TRIMMED_RESIZE = tuple(limit_changes.FIELDS)
 
 
 def reason(value: Any, *, needed: bool = False) -> str:
@@ -74,9 +74,9 @@ def _grant_resize(store: Store, config: Config, id: str, trimmed: Mapping[str, A
         resized = c.execute(sa.select(l.id, l.name, l.project).where(l.id == row.slice)).first()
         if resized is None:
             raise Refused(Code.CONFLICT, f"slice {row.name} no longer exists", hint="decline the request")
-        disk = specs.disk(trimmed["disk"]) if "disk" in trimmed else row.body["disk"]
-        operation = disk_limits.raise_limit(c, config, resized, disk, by, allowed)
-        _granted(c, config, row, {"disk": disk}, answer, by, operation)
+        changes = {**row.body, **(limit_changes.read(trimmed) if trimmed else {})}
+        operation = limit_changes.change(c, config, resized, changes, by, allowed)
+        _granted(c, config, row, changes, answer, by, operation)
     wake(config.wake_socket)
     return operation
 

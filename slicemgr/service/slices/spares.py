@@ -121,8 +121,8 @@ def _most_used(c: Connection, sliver_type: str) -> str | None:
 def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
     """The spares that can become the only sliver of a slice with this specification, if they boot as it does.
 
-    They are on nodes that have room for it. image: sha256. Only network rates may differ, and of a container the disk
-    limit and `LIVE_LIMITS`; those that differ least come first.
+    They are on nodes that have room for it. image: sha256. Only network rates, guarantee and weight may differ, and of
+    a container the disk limit and `LIVE_LIMITS`; those that differ least come first.
     """
     where = spec.where
     if not spec.warm or spec.count != 1 or spec.user_data or where.apart or where.each:
@@ -142,7 +142,8 @@ def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator
 
 def _changed(sliver_type: SliverType) -> Sequence[str]:
     """The limits that a running sliver takes over."""
-    return (*_RATES, "disk", *LIVE_LIMITS) if sliver_type is SliverType.LXC else _RATES
+    always = (*_RATES, "memory_guarantee", "memory_weight")
+    return (*always, "disk", *LIVE_LIMITS) if sliver_type is SliverType.LXC else always
 
 
 @cache

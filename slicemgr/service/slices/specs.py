@@ -46,7 +46,8 @@ LEAST_RATE, MOST_RATE = 64_000, 100_000_000_000  # bits per second
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NETWORK = ("net_in", "net_out")
-LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
+_MEMORY = ("memory", "memory_guarantee", "memory_weight", "memory_soft")
+LIMITS = ("cpu", "cpu_shares", *_MEMORY, "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
 _FIELDS = frozenset(
     (
         *("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node"),
@@ -152,7 +153,9 @@ def slice_spec(
         image=form.need("image", lambda value: _text("image", value), "", (hints or {}).get("image", "")),
         count=form.take("count", lambda value: _whole("count", value, 1, defaults.slivers_per_slice), 1),
         limits=Limits(
-            memory=form.take("memory", lambda value: _size("memory", value, LEAST_MEMORY), defaults.memory.bytes),
+            memory=form.take("memory", memory, defaults.memory.bytes),
+            memory_guarantee=form.take("memory_guarantee", memory_guarantee, defaults.memory_guarantee.bytes),
+            memory_weight=form.take("memory_weight", memory_weight, 100),
             disk=form.take("disk", lambda value: _size("disk", value, LEAST_DISK), defaults.disk.bytes),
             pids=form.take(
                 "pids",
@@ -185,9 +188,12 @@ def slice_spec(
         warm=form.take("warm", _warm, True),
         project=form.take("project", lambda value: _text("project", value), DEFAULT_PROJECT),
     )
-    soft = spec.limits.memory_soft
-    if soft is not None and soft > spec.limits.memory:
-        form.errors.append(invalid("memory_soft", "exceeds the memory limit", "use at most the value of memory"))
+    if raw.get("memory_guarantee") is None:
+        guarantee = min(spec.limits.memory, spec.limits.memory_guarantee)
+        spec = replace(spec, limits=replace(spec.limits, memory_guarantee=guarantee))
+    for name in ("memory_guarantee", "memory_soft"):
+        if (getattr(spec.limits, name) or 0) > spec.limits.memory:
+            form.errors.append(invalid(name, "exceeds the memory limit", "use at most the value of memory"))
     if spec.machine is Machine.THIN and spec.boot not in (Boot.LOADER, Boot.DIRECT):
         form.errors.append(invalid("boot", "a thin machine has no firmware", "direct, or omit this field"))
     if form.errors:
@@ -251,6 +257,21 @@ def disk(value: Any) -> int:
     if value is None:
         raise invalid("disk", "is missing", "such as 8G")
     return _size("disk", value, LEAST_DISK)
+
+
+def memory(value: Any) -> int:
+    """A memory limit in bytes. Refused(INVALID)."""
+    return _size("memory", value, LEAST_MEMORY)
+
+
+def memory_guarantee(value: Any) -> int:
+    """A memory guarantee in bytes; 0: none. Refused(INVALID)."""
+    return 0 if value in (0, "0") and value is not False else _size("memory_guarantee", value, MIB)
+
+
+def memory_weight(value: Any) -> int:
+    """The weight of a sliver for memory beyond its guarantee. Refused(INVALID)."""
+    return _whole("memory_weight", value, 1, 10_000)
 
 
 def sliver_index(value: object) -> int:

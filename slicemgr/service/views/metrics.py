@@ -103,6 +103,7 @@ class Testbed(Collector):
             ("ports", "capacity", "ports", "Total ports for slivers."),
             ("ports_used", "used", "ports", "Ports allocated to slivers."),
             ("memory_limits_bytes", "used", "memory_limits", "Sum of the memory limits of all slivers."),
+            ("memory_guarantees_bytes", "used", "memory_guarantees", "Sum of the memory guarantees of all slivers."),
             ("disk_limits_bytes", "used", "disk_limits", "Sum of the disk limits of all slivers."),
         ):
             yield _by_node(metric, text, {one["name"]: one[place][key] for one in nodes})

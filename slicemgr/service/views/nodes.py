@@ -14,13 +14,14 @@ from slicemgr.service.slices import spares
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
+from slicemgr.store import allocations
 from slicemgr.store import tables as t
 
 
 def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: Page | None = None) -> list[Json]:
     """All nodes with capacity and allocation, or the one called `name`. Refused(NOT_FOUND)."""
     n, a, l = t.nodes.c, t.allocations.c, t.links.c
-    amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in ("slivers", "memory", "disk", "ports"))
+    amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in allocations.COUNTED)
     query = sa.select(t.nodes, l.version, l.beat_at, l.resync_at, *amounts).outerjoin(t.links, l.identity == n.identity)
     held = sa.select(t.slivers.c.node, sa.func.count().label("count")).where(spares.is_spare())
     ready = held.group_by(t.slivers.c.node).subquery("held")
@@ -71,6 +72,7 @@ def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
         "used": {
             "slivers": row.given_slivers,
             "memory_limits": row.given_memory,
+            "memory_guarantees": row.given_memory_guarantee,
             "disk_limits": row.given_disk,
             "ports": row.given_ports,
             "addresses": row.given_slivers,
