@@ -15,7 +15,7 @@ _RATE = {
 _MEMORY: dict[str, object] = {
     "memory_guarantee": {
         **_SIZE,
-        "description": "part of `memory` that each sliver gets whenever it needs it",
+        "description": "part of `memory` that the node reserves for each sliver",
     },
     "memory_weight": {
         "type": "integer",
@@ -152,7 +152,7 @@ class Limits(Schema):
     cpu_shares = fields.Integer()
     memory = fields.Integer(metadata={"description": "bytes"})
     memory_guarantee = fields.Integer(
-        metadata={"description": "bytes of `memory` that the sliver gets whenever it needs them"}
+        metadata={"description": "bytes of `memory` that the node reserves for the sliver"}
     )
     memory_weight = fields.Integer(metadata={"description": "share of the memory between guarantee and limit"})
     memory_soft = fields.Integer(allow_none=True)

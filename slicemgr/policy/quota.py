@@ -50,7 +50,13 @@ class Quota:
 UNLIMITED = Quota()
 SIZES = ("memory", "memory_guarantee", "disk")  # resources in bytes
 RESOURCES = tuple(one.name for one in fields(Amounts))
-_NOUNS = {"vcpus": "CPU cores", "memory": "of memory", "memory_guarantee": "of guaranteed memory", "disk": "of disk"}
+NOUNS = {
+    "vcpus": "CPU cores",
+    "memory": "of memory",
+    "memory_guarantee": "of guaranteed memory",
+    "disk": "of disk",
+    "lease": "of lease",
+}
 _REQUEST_FIELDS = {"slices": "name", "slivers": "count", "vcpus": "cpu"}  # the field of a request
 
 
@@ -104,7 +110,7 @@ def check(
             continue
         text = _TEXTS.get(name, _number)
         left = text(max(0, most - has))
-        message = f"{text(adds)} {_NOUNS.get(name, name)} requested, {left} of {text(most)} left in the {limit}"
+        message = f"{text(adds)} {NOUNS.get(name, name)} requested, {left} of {text(most)} left in the {limit}"
         errors.append(Refused(Code.QUOTA, message, hint=hint, field=_REQUEST_FIELDS.get(name, name)))
     if lease is not None and quota.lease is not None and lease > quota.lease:
         message = f"{leases.text(lease)} exceeds the longest lease in the {limit}, {leases.text(quota.lease)}"

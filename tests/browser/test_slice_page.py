@@ -105,15 +105,18 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     rosa.get_by_role("link", name="exp", exact=True).click()
     rosa.wait_for_url(f"**{EXP}")
     section(rosa, "settings")
-    rosa.get_by_text("Resize disk").click()
+    rosa.get_by_text("Change disk and memory").click()
     rosa.get_by_label("Disk per sliver").fill("1G")
-    rosa.get_by_role("button", name="Resize").click()
+    rosa.get_by_role("button", name="Change", exact=True).click()
     expect(rosa.locator("#error-disk")).to_contain_text("a disk cannot shrink")
     rosa.get_by_label("Disk per sliver").fill("3G")
-    rosa.get_by_role("button", name="Resize").click()
+    rosa.get_by_label("Memory per sliver").fill("300M")
+    rosa.get_by_label("Memory guarantee").fill("64M")
+    rosa.get_by_role("button", name="Change", exact=True).click()
     expect(rosa.get_by_text("Resized", exact=True)).to_be_visible(timeout=60_000)
     shown = json.loads(node.ok("show", "--project", "lab", "exp", "-f", "json"))
-    assert shown["slivers"][0]["limits"]["disk"] == 3 << 30
+    limits = shown["slivers"][0]["limits"]
+    assert (limits["disk"], limits["memory"], limits["memory_guarantee"]) == (3 << 30, 300 << 20, 64 << 20)
     rosa.get_by_role("button", name="Stop", exact=True).click()
     expect(rosa.locator("[role=status] .badge", has_text="stopped")).to_be_visible(timeout=60_000)
     expect(rosa.get_by_role("link", name="Console of exp/0")).to_have_count(0)
@@ -178,7 +181,7 @@ def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page, sh
             expect(page.locator("figure[data-curve=memory] canvas")).to_be_visible()
             page.get_by_text("Show as table").click()
         elif name == "settings":
-            page.get_by_text("Resize disk").click()
+            page.get_by_text("Change disk and memory").click()
         assert troubles(page) == [], name
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     page = window(*shape, cookies=chief)

@@ -23,7 +23,10 @@ from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 PAGE = 50
-_GRANT = {"create": ("count", "cpu", "memory", "disk", "lease", "ports"), "resize": requests.TRIMMED_RESIZE}
+_GRANT = {
+    "create": ("count", "cpu", "memory", "memory_guarantee", "disk", "lease", "ports"),
+    "resize": requests.TRIMMED_RESIZE,
+}
 _COLUMNS: dict[str, Callable[[Row], Any]] = {
     "waiting": lambda one: one["state"] != RequestState.WAITING,
     **{name: itemgetter(name) for name in ("name", "state", "project", "user")},

@@ -11,7 +11,7 @@ from flask import Flask
 from markupsafe import Markup
 
 from slicemgr import human
-from slicemgr.policy.quota import SIZES
+from slicemgr.policy.quota import NOUNS, SIZES
 
 LABELS = {  # of resources
     "slices": "Slices",
@@ -56,6 +56,7 @@ def install(app: Flask) -> None:
         "percent": percent,
         "amount": amount,
         "resource": LABELS.__getitem__,
+        "noun": lambda name: NOUNS.get(name, name),
         "browser": browser,
         "took": took,
         "seconds": seconds,

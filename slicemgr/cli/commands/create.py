@@ -38,7 +38,7 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--cpu", type=float, callback=_cores, help="CPU cores per sliver, such as 0.5.")
 @click.option("--cpu-shares", type=int, help="CPU weight under contention (1024).")
 @click.option("--memory", help="Memory limit per sliver, such as 512M.")
-@click.option("--memory-guarantee", help="Part of the memory that each sliver gets whenever it needs it, such as 256M.")
+@click.option("--memory-guarantee", help="Part of the memory that the node reserves for each sliver, such as 256M.")
 @click.option("--memory-weight", type=int, help="Share of the memory between guarantee and limit, 1 to 10000 (100).")
 @click.option("--memory-soft", help="Deprecated. Soft limit: under pressure the kernel reclaims memory above it.")
 @click.option("--disk", help="Disk limit per sliver, such as 4G.")
