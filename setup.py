@@ -18,12 +18,13 @@ DIRECTORY = Path("slicemgr/libexec")
 FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
 LIBRARY = "build/sliver-launcher/maker.so"
-# The launcher confines a sliver, the view renews its files of lxcfs, the counter measures the processor's; the probe
-# and the benchmark of a kernel run in any sliver, so they are static.
+# The launcher confines a sliver, the view renews its files of lxcfs, the counter measures the processor's, reclaim
+# takes memory from groups; the probe and the benchmark of a kernel run in any sliver, so they are static.
 PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "sliver-launcher": (("tools/launcher/*.c",), {"libraries": ["seccomp"]}),
     "sliver-view": (("tools/view/*.c", "tools/launcher/view.c"), {}),
     "sliver-counter": (("tools/counter/*.c",), {}),
+    "sliver-reclaim": (("tools/reclaim/*.c",), {}),
     "sliver-probe": (("tools/probe/*.c",), {"extra_postargs": ["-static", "-s"]}),
     "sliver-latency": (("tools/latency/*.c",), {"extra_postargs": ["-static", "-s"]}),
 }

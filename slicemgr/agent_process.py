@@ -12,6 +12,7 @@ from slicemgr.agent import broker_check, doctor, startup
 from slicemgr.agent.agent_lock import only_one
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.chores.capture_rings import Captures
+from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.chores.proc_views import ProcViews
 from slicemgr.agent.chores.recorder import Recorder
 from slicemgr.agent.chores.runner import Chore, First, Runner, repeated
@@ -105,6 +106,7 @@ def host_chores(node: Node) -> list[Chore]:
     return [
         *ProcViews(ProcView(config.node.run_dir), hypervisor.container_inits).chores(),
         *Captures(config).chores(),
+        *MemoryController(config, node.store).chores(),
         Recorder(config, node.store, node.pool, hypervisor.machine_stats).chore(),
     ]
 

@@ -180,6 +180,13 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryConfig:
+    controller: str = (
+        "observe"  # takes memory when the node runs short: on, off, or observe: only reports what it would do
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseConfig:
     default: timedelta = timedelta(days=7)
     longest: timedelta = timedelta(days=90)
@@ -284,6 +291,7 @@ class Config:
     libvirt: LibvirtConfig = field(default_factory=LibvirtConfig)
     importer: ImporterConfig = field(default_factory=ImporterConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)
     people: PeopleConfig = field(default_factory=PeopleConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
@@ -456,6 +464,8 @@ def _check(config: Config) -> None:
     _check_network(config.network)
     if config.libvirt.acceleration not in ("auto", "kvm", "emulation"):
         raise invalid("libvirt.acceleration", f"{config.libvirt.acceleration!r} is unknown", "auto, kvm or emulation")
+    if config.memory.controller not in ("on", "off", "observe"):
+        raise invalid("memory.controller", f"{config.memory.controller!r} is unknown", "on, off or observe")
     if config.web.url and not re.fullmatch(r"https?://[^\s/]+(/[^\s]*)?[^\s/]", config.web.url):
         raise invalid("web.url", f"{config.web.url!r} is not a valid URL", "such as https://testbed.example")
     if config.web.cookie not in ("secure", "plain"):

@@ -85,7 +85,7 @@ BEFORE = {
     "renew_slice": "name, lease",
     "request": "id",
     "requests": "**filters",
-    "resize_slice": "name, disk",
+    "resize_slice": "name, disk=None, **limits",
     "restore_snapshot": "slice, snapshot",
     "revoke_session": "id",
     "revoke_token": "id",

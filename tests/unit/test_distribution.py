@@ -30,7 +30,7 @@ from slicemgr import __version__
 from slicemgr.store import schema
 from slicemgr.web import create_app
 
-PROGRAMS = {"sliver-counter", "sliver-latency", "sliver-launcher", "sliver-probe", "sliver-view"}
+PROGRAMS = {"sliver-counter", "sliver-latency", "sliver-launcher", "sliver-probe", "sliver-reclaim", "sliver-view"}
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 # The folders of what the README copies by hand, of the programs in C, and of the documents that it links to.
 BESIDE = (

@@ -343,6 +343,7 @@ def test_a_node_that_is_used(service: Service) -> None:
     assert node["used"] == {
         "slivers": 2,
         "memory_limits": 128 << 20,
+        "memory_guarantees": 0,
         "disk_limits": 2 << 30,
         "ports": 10,
         "addresses": 2,

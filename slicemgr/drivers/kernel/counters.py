@@ -59,14 +59,14 @@ def running() -> dict[str, int]:
     for directory in (bodies.LXC_DIR, bodies.QEMU_DIR):
         for sliver, note in bodies.noted(directory):
             with suppress(OSError, ValueError):
-                found[sliver] = int(_read(note))
+                found[sliver] = int(read_file(note))
     return found
 
 
 def age(pid: int) -> float | None:
     """Seconds since the process started; None if it has ended."""
     try:
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / _TICKS)
@@ -130,22 +130,22 @@ class _Files:
 
     def _read_v1(self) -> Counts:
         at = self._directories
-        stat = _read(f"{at['memory']}/memory.stat")
-        charged = int(_read(f"{at['memory']}/memory.usage_in_bytes"))
-        cpu = int(_read(f"{at['cpuacct']}/cpuacct.usage")) / 1e9 if "cpuacct" in at else None
-        pids = int(_read(f"{at['pids']}/pids.current")) if "pids" in at else None
+        stat = read_file(f"{at['memory']}/memory.stat")
+        charged = int(read_file(f"{at['memory']}/memory.usage_in_bytes"))
+        cpu = int(read_file(f"{at['cpuacct']}/cpuacct.usage")) / 1e9 if "cpuacct" in at else None
+        pids = int(read_file(f"{at['pids']}/pids.current")) if "pids" in at else None
         size: tuple[int | None, int | None] = (None, None)
         count = size
         if "blkio" in at:
             size, count = (
-                parse_blkio(_read(f"{at['blkio']}/blkio.throttle.{one}_recursive"))
+                parse_blkio(read_file(f"{at['blkio']}/blkio.throttle.{one}_recursive"))
                 for one in ("io_service_bytes", "io_serviced")
             )
         return Counts(
             charged,
-            max(0, charged - _value(stat, b"total_inactive_file")),
-            max(0, charged - _value(stat, b"total_cache")),
-            _value(stat, b"total_swap"),
+            max(0, charged - value_in(stat, b"total_inactive_file")),
+            max(0, charged - value_in(stat, b"total_cache")),
+            value_in(stat, b"total_swap"),
             pids,
             cpu,
             *(size[0], size[1], count[0], count[1]),
@@ -154,15 +154,15 @@ class _Files:
 
     def _read_v2(self) -> Counts:
         at = self._directories["memory"]
-        stat = _read(f"{at}/memory.stat")
-        charged = int(_read(f"{at}/memory.current"))
+        stat = read_file(f"{at}/memory.stat")
+        charged = int(read_file(f"{at}/memory.current"))
         return Counts(
             charged,
-            max(0, charged - _value(stat, b"inactive_file")),
-            max(0, charged - _value(stat, b"file")),
+            max(0, charged - value_in(stat, b"inactive_file")),
+            max(0, charged - value_in(stat, b"file")),
             _optional(f"{at}/memory.swap.current"),
             _optional(f"{at}/pids.current", f"{at}/../pids.current"),
-            _value(_read(f"{at}/cpu.stat"), b"usage_usec") / 1e6,
+            value_in(read_file(f"{at}/cpu.stat"), b"usage_usec") / 1e6,
             *parse_io_stat(_first(f"{at}/io.stat", f"{at}/../io.stat") or b""),
             _killed(f"{at}/memory.events"),
         )
@@ -188,7 +188,7 @@ def parse_io_stat(text: bytes) -> tuple[int, int, int, int]:
     return sums[b"rbytes"], sums[b"wbytes"], sums[b"rios"], sums[b"wios"]
 
 
-def _value(text: bytes, name: bytes) -> int:
+def value_in(text: bytes, name: bytes) -> int:
     """The number in a line `name number`; 0 if there is no such line."""
     start = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
     if start == 0 and not text.startswith(name + b" "):
@@ -196,7 +196,7 @@ def _value(text: bytes, name: bytes) -> int:
     return int(text[start + len(name) + 1 : text.find(b"\n", start)])
 
 
-def _read(path: str | Path) -> bytes:
+def read_file(path: str | Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _LARGEST)
@@ -207,7 +207,7 @@ def _read(path: str | Path) -> bytes:
 def _first(*paths: str) -> bytes | None:
     for path in paths:
         with suppress(FileNotFoundError):
-            return _read(path)
+            return read_file(path)
     return None
 
 
@@ -219,7 +219,7 @@ def _optional(*paths: str) -> int | None:
 def _killed(path: str) -> int | None:
     """The counter `oom_kill` of memory.oom_control (v1, Linux 4.13 or later) or memory.events (v2)."""
     text = _first(path)
-    return None if text is None or b"\noom_kill " not in text else _value(text, b"oom_kill")
+    return None if text is None or b"\noom_kill " not in text else value_in(text, b"oom_kill")
 
 
 def _lines(path: str) -> Iterator[list[str]]:

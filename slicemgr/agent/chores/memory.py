@@ -1,0 +1,152 @@
+"""Take memory from slivers beyond their guarantees when the node runs short; see policy/memory.py.
+
+With `memory.controller = "observe"`, it only reports what it would take. Nothing that it does outlasts it: v2 takes
+memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. Memory
+of virtual machines is not taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slicemgr import human
+from slicemgr.agent.chores.runner import Chore, First
+from slicemgr.config import Config
+from slicemgr.drivers.kernel import cgroup, counters, memory_groups
+from slicemgr.drivers.kernel.memory_groups import Held, Take
+from slicemgr.model import SliverType
+from slicemgr.policy import memory
+from slicemgr.policy.memory import Holding, Node, State, Targets
+from slicemgr.store import Store, memory_promises, observations, outbox
+from slicemgr.store.memory_promises import Promise
+from slicemgr.store.updates import EventSeen
+
+log = logging.getLogger(__name__)
+
+ACTION = "memory short"
+_INTERVAL = 1.0  # seconds
+_WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    promise: Promise
+    directory: Path
+    held: Held
+
+
+@dataclass(slots=True)
+class MemoryController:
+    """One step a second. measure: total and available memory of the node, and its free swap."""
+
+    config: Config
+    store: Store
+    measure: Callable[[], tuple[int, int, int]] = memory_groups.node
+    _state: State = field(default_factory=State)
+    _last: float | None = None
+    _reread: dict[str, int] = field(default_factory=dict)
+    _taken: int = 0  # bytes since the node has been short
+    _from: set[str] = field(default_factory=set)
+    _settled: bool = False  # whether limits that an earlier agent left lower have been set again
+
+    def chores(self) -> list[Chore]:
+        """The chore; none if it is switched off."""
+        chore = Chore(
+            thread="memory",
+            run=lambda: self.step(time.monotonic()),
+            interval=_INTERVAL,
+            failure="cannot watch the memory of slivers",
+            first=First.AT_ONCE,
+            longest=60.0,
+            grace=5.0,
+        )
+        return [] if self.config.memory.controller == "off" else [chore]
+
+    def step(self, now: float) -> Targets | None:
+        """One step; None while the node has plenty. now: seconds of a clock that never goes back. Raises OSError."""
+        total, available, swap = self.measure()
+        if not self._settled:
+            self._restore(self._groups(swap=swap > 0))
+            self._settled = True
+        if available > _WATCH * memory.HIGH * total and not self._state.short:
+            self._last = None
+            return None
+        groups = self._groups(swap=swap > 0)
+        holdings = [self._holding(one) for one in groups.values()]
+        elapsed = _INTERVAL if self._last is None else now - self._last
+        before, self._last = self._state, now
+        self._state, targets = memory.step(before, Node(total, available), holdings, now, elapsed)
+        self._reread = {name: one.held.reread for name, one in groups.items()}
+        taken = self._take(groups, targets)
+        self._tell(before, targets, taken, available)
+        return targets
+
+    def _groups(self, *, swap: bool) -> dict[str, _Group]:
+        """What runs here, by sliver."""
+        running = counters.running()
+        with self.store.read() as c:
+            promises = memory_promises.of_node(c, self.config.node.name)
+        found = {}
+        for one in promises:
+            directory = memory_groups.group(running[one.id]) if one.id in running else None
+            held = None if directory is None else memory_groups.held(directory, swap=swap)
+            if directory is not None and held is not None:
+                found[one.id] = _Group(one, directory, held)
+        return found
+
+    def _holding(self, one: _Group) -> Holding:
+        promise, held = one.promise, one.held
+        reread = max(0, held.reread - self._reread.get(promise.id, held.reread))
+        if promise.type == SliverType.KVM:  # what a guest holds is known to its own kernel alone
+            return Holding(promise.id, held.charged, promise.weight, held.charged, 0)
+        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, held.idle, reread)
+
+    def _take(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
+        """The bytes that were taken of each, or would be."""
+        if self.config.memory.controller != "on":
+            return dict(targets.take)
+        wanted = {
+            name: Take(groups[name].directory, amount, limit)
+            for name, amount in targets.take.items()
+            if (limit := memory_groups.limit(groups[name].directory)) is not None
+        }
+        try:
+            return memory_groups.take(wanted)
+        finally:
+            self._restore({name: groups[name] for name in wanted})
+
+    def _restore(self, groups: Mapping[str, _Group]) -> None:
+        """Set limits that are lower than those of the rows (v1). A row may be newer: then its step sets it as well."""
+        if cgroup.version() == "v2":
+            return
+        for one in groups.values():
+            limit = memory_groups.limit(one.directory)
+            if one.promise.type == SliverType.LXC and limit is not None and limit < one.promise.ceiling:
+                log.warning("%s has its memory limit again", one.promise.id)
+                memory_groups.restore(one.directory, one.promise.ceiling)
+
+    def _tell(self, before: State, targets: Targets, taken: Mapping[str, int], available: int) -> None:
+        """An event when the node begins to be short, and one with the sum when it ends."""
+        self._taken += sum(taken.values())
+        self._from |= {name for name, amount in taken.items() if amount}
+        if before.short == self._state.short:
+            return
+        does = "takes" if self.config.memory.controller == "on" else "would take"
+        if self._state.short:
+            self._taken, self._from = sum(taken.values()), set(taken)
+            text = (
+                f"{human.size(available)} are available; the node {does} {human.size(targets.needed)} beyond guarantees"
+            )
+        else:
+            did = "took" if does == "takes" else "would have taken"
+            text = f"ended; the node {did} {human.size(self._taken)} from {len(self._from)} slivers"
+        log.info("memory is short: %s", text)
+        with self.store.write() as c:
+            events = [EventSeen("agent", ACTION, detail=f"{self.config.node.name}: {text}")]
+            observations.record(c, events, "")  # events are of no node
+            if self.config.joined:
+                outbox.add(c, events)

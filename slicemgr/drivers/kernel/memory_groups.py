@@ -1,0 +1,121 @@
+"""What slivers hold of the node's memory by their groups, and how to take it. cgroup v1 and v2. Bytes.
+
+v2 takes memory by a write to `memory.reclaim`, which changes no limit. On v1 only a lowered limit takes it, so
+`sliver-reclaim` lowers it and sets it again, also if the agent is killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicemgr.config import PACKAGE
+from slicemgr.drivers import command
+from slicemgr.drivers.command import CommandFailed
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel.counters import read_file, value_in
+from slicemgr.errors import Failed
+
+RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
+_MEMINFO = Path("/proc/meminfo")
+_PAGE = 4096
+_LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a group holds. idle: not used for a while, and takeable: of files, and anonymous if there is swap.
+
+    reread: what it has read back since its start, after the kernel had taken it.
+    """
+
+    charged: int
+    idle: int
+    reread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Bytes to take from a group, and the limit that it has."""
+
+    group: Path
+    bytes: int
+    limit: int
+
+
+def node() -> tuple[int, int, int]:
+    """The memory of the node, what of it is available, and its free swap."""
+    names = {b"MemTotal": 0, b"MemAvailable": 0, b"SwapFree": 0}
+    for line in read_file(_MEMINFO).splitlines():
+        name, _, rest = line.partition(b":")
+        if name in names:
+            names[name] = int(rest.split()[0]) * 1024
+    return names[b"MemTotal"], names[b"MemAvailable"], names[b"SwapFree"]
+
+
+def group(pid: int) -> Path | None:
+    """The memory group of a domain; None if it has ended. pid: its main process."""
+    with suppress(Failed):
+        return cgroup.group_of(pid, "memory")
+    return None
+
+
+def held(group: Path, *, swap: bool) -> Held | None:
+    """What a group holds; None if it is gone. swap: whether anonymous pages can be taken."""
+    unified = cgroup.version() == "v2"
+    prefix = b"" if unified else b"total_"
+    try:
+        stat = read_file(group / "memory.stat")
+        charged = int(read_file(group / ("memory.current" if unified else "memory.usage_in_bytes")))
+    except (OSError, ValueError):
+        return None
+    kinds = (b"file", b"anon") if swap else (b"file",)
+    idle = sum(value_in(stat, prefix + b"inactive_" + kind) for kind in kinds)
+    reread = sum(value_in(stat, prefix + b"workingset_refault_" + kind) for kind in (b"file", b"anon"))
+    return Held(charged, min(idle, charged), reread * _PAGE)
+
+
+def limit(group: Path) -> int | None:
+    """The limit of a group; None if it has none or is gone."""
+    name = "memory.max" if cgroup.version() == "v2" else "memory.limit_in_bytes"
+    with suppress(OSError, ValueError):
+        return int(read_file(group / name))
+    return None
+
+
+def take(wanted: Mapping[str, Take]) -> dict[str, int]:
+    """Take memory from groups, by the names of slivers; the bytes that the kernel took. Raises Failed or OSError."""
+    if not wanted:
+        return {}
+    return _take_v2(wanted) if cgroup.version() == "v2" else _take_v1(wanted)
+
+
+def restore(group: Path, limit: int) -> None:
+    """Set the limit of a group (v1), which `take` may have left lower if its program was killed. Raises OSError."""
+    (group / "memory.limit_in_bytes").write_text(str(limit))
+
+
+def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
+    taken = {}
+    for name, one in wanted.items():
+        try:
+            before = int(read_file(one.group / "memory.current"))
+            with suppress(BlockingIOError):  # less than asked was taken
+                (one.group / "memory.reclaim").write_text(str(one.bytes))
+            taken[name] = max(0, before - int(read_file(one.group / "memory.current")))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # not a group that has just ended
+                raise
+    return taken
+
+
+def _take_v1(wanted: Mapping[str, Take]) -> dict[str, int]:
+    lines = "".join(f"{one.group} {one.bytes} {one.limit}\n" for one in wanted.values())
+    try:
+        out = command.run([RECLAIM], input=lines.encode(), timeout=_LONGEST)
+    except CommandFailed as error:
+        raise Failed(f"memory cannot be taken from slivers: {error.stderr.strip()}") from error
+    return {name: int(line) for name, line in zip(wanted, out.split(), strict=True)}

@@ -1,0 +1,144 @@
+"""From whom a node takes memory back when it runs short, and what it still guarantees then. Pure.
+
+What is idle is taken first, in proportion to what each sliver holds idle beyond its guarantee and against its weight.
+Only if the node has nearly nothing left, the same is done with all that slivers hold beyond their guarantees; never
+with the guarantees. A sliver that reads back what it lost is left alone for a while. Taking begins below one mark of
+available memory and ends above a higher one, and its rate is limited, so that the node does not swing between both.
+
+Bytes, seconds, and bytes per second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+LOW, HIGH = 0.06, 0.10  # parts of the node's memory that are available when taking begins and when it ends
+URGENT = 0.03  # of the node's memory: with less available, what is not idle is taken, too
+RATES = {False: 0.02, True: 0.20}  # the part of what a sliver holds that is taken in a second, slowly and fast
+QUIET = 15.0  # seconds for which a sliver that reads back what it lost is left alone
+REREAD = 0.01  # the part of what a sliver holds that it reads back in a second when it needs it
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a sliver holds. charged: all of it. idle: the part that the kernel can take without hurting the sliver.
+
+    reread: bytes that it read back since the last step, after the kernel had taken them. weight: 1..10000.
+    """
+
+    id: str
+    guarantee: int
+    weight: int
+    charged: int
+    idle: int
+    reread: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """total: the memory that the node has now. available: what programs could get without a loss for any other."""
+
+    total: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is remembered from one step to the next. short: whether memory is being taken. quiet: until when a sliver is
+    left alone, seconds of the clock of `now`. taken: bytes that each sliver lost in the last step.
+    """
+
+    short: bool = False
+    quiet: Mapping[str, float] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """take: bytes to take from slivers. guarantees: what is guaranteed to each, which is less than was promised if the
+    node does not have it. needed: bytes that the node lacks; more than the sum of `take` if that is not enough.
+    """
+
+    take: Mapping[str, int]
+    guarantees: Mapping[str, int]
+    needed: int = 0
+
+
+def step(before: State, node: Node, holdings: Sequence[Holding], now: float, elapsed: float) -> tuple[State, Targets]:
+    """The targets of one step, and the state for the next. elapsed: since the last step."""
+    quiet = _quiet(before, holdings, now, elapsed)
+    has = node.available + sum(one.charged for one in holdings)
+    guarantees = guaranteed(holdings, has - int(LOW * node.total))
+    short = node.available < (HIGH if before.short else LOW) * node.total
+    if not short:
+        return State(quiet=quiet), Targets({}, guarantees)
+    needed = max(0, math.ceil(HIGH * node.total) - node.available)
+    fast, urgent = node.available < LOW * node.total, node.available < URGENT * node.total
+    most = {one.id: int(one.charged * min(1.0, RATES[fast] * elapsed)) for one in holdings}
+    beyond = {one.id: max(0, one.charged - guarantees[one.id]) for one in holdings}
+    weights = {one.id: one.weight for one in holdings}
+    idle = {
+        one.id: 0 if one.id in quiet and not urgent else min(one.idle, beyond[one.id], most[one.id]) for one in holdings
+    }
+    take = _share(needed, idle, weights)
+    if urgent and (left := needed - sum(take.values())) > 0:
+        rest = {name: max(0, min(beyond[name], most[name]) - take.get(name, 0)) for name in beyond}
+        take = {name: take.get(name, 0) + more for name, more in _share(left, rest, weights).items()} | {
+            name: amount for name, amount in take.items() if not rest[name]
+        }
+    take = {name: amount for name, amount in take.items() if amount}
+    return State(True, quiet, take), Targets(take, guarantees, needed)
+
+
+def guaranteed(holdings: Sequence[Holding], capacity: int) -> dict[str, int]:
+    """What is guaranteed to each of the slivers if there are `capacity` bytes for all.
+
+    If the promises exceed that, those of small weight are reduced first: each keeps a part that grows with its weight
+    until it is whole.
+    """
+    capacity, full = max(0, capacity), {one.id: one.guarantee for one in holdings}
+    reduced = sorted((one for one in holdings if one.guarantee), key=lambda one: -one.weight)
+    if sum(full.values()) <= capacity:
+        return full
+    left = capacity
+    for number, one in enumerate(reduced):
+        others = sum(each.guarantee * each.weight for each in reduced[number:])
+        if left * one.weight < others:  # from here on no sliver keeps all
+            return full | {each.id: left * each.guarantee * each.weight // others for each in reduced[number:]}
+        left -= one.guarantee
+    return full
+
+
+def _quiet(before: State, holdings: Sequence[Holding], now: float, elapsed: float) -> dict[str, float]:
+    """Until when slivers are left alone, those included that have just read back what they lost."""
+    there = {one.id for one in holdings}
+    kept = {name: until for name, until in before.quiet.items() if until > now and name in there}
+    hurt = (one.id for one in holdings if one.reread > REREAD * elapsed * one.charged > 0)
+    return kept | {name: now + QUIET for name in hurt if before.taken.get(name) or name in kept}
+
+
+def _share(needed: int, most: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
+    """Divide `needed` bytes, or all that there is, in proportion to `most` and against the weights. most: of each."""
+    given = dict.fromkeys(most, 0)
+    open_ = {name: most[name] / weights[name] for name in most if most[name]}
+    while (left := needed - sum(given.values())) > 0 and open_:
+        whole = sum(open_.values())
+        full = [name for name, part in open_.items() if left * part / whole >= most[name]]
+        if not full:
+            return given | _rounded(left, {name: left * part / whole for name, part in open_.items()})
+        for name in full:
+            given[name] = most[name]
+            del open_[name]
+        if needed < sum(given.values()):  # rounding
+            given[full[-1]] -= sum(given.values()) - needed
+    return given
+
+
+def _rounded(whole: int, parts: Mapping[str, float]) -> dict[str, int]:
+    """The parts as whole numbers whose sum is `whole`, each at most one more than it was."""
+    found = {name: int(part) for name, part in parts.items()}
+    for name in list(parts)[: whole - sum(found.values())]:
+        found[name] += 1
+    return found

@@ -1,0 +1,30 @@
+"""What the slivers of a node have been promised of its memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.model import SliverType
+from slicemgr.store import tables as t
+
+
+class Promise(NamedTuple):
+    """Of one sliver. guarantee, ceiling: bytes."""
+
+    id: str
+    type: str
+    guarantee: int
+    weight: int
+    ceiling: int
+
+
+def of_node(c: Connection, node: str) -> list[Promise]:
+    """The promises of all slivers of a node, spares included."""
+    s, l, p = t.slivers.c, t.slices.c, t.spares.c
+    kind = sa.func.coalesce(l.type, p.type, SliverType.LXC)
+    query = sa.select(s.id, kind, s.memory_guarantee, s.memory_weight, s.memory).where(s.node == node)
+    query = query.outerjoin(t.slices, l.id == s.slice).outerjoin(t.spares, p.sliver == s.id)
+    return [Promise(*row) for row in c.execute(query)]

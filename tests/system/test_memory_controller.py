@@ -1,0 +1,129 @@
+"""The node takes memory from slivers beyond their guarantees, and never leaves a limit behind."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed import Node, eventually
+
+from slicemgr.drivers.kernel.memory_groups import RECLAIM
+
+MIB = 1 << 20
+CEILING = 512 * MIB
+CACHE = "dd if=/dev/zero of=/root/cache bs=1M count=200 status=none && sync && cat /root/cache > /dev/null"
+# One step of the controller in the node's namespaces, as if the node had this part of its memory left. The agent's own
+# controller sees the true one, which is plenty, and does nothing.
+STEP = """
+import dataclasses, json, sys
+from pathlib import Path
+import slicemgr.config, slicemgr.store
+from slicemgr.agent.chores.memory import MemoryController
+from slicemgr.drivers.kernel import memory_groups
+mode, available, config = sys.argv[1], float(sys.argv[2]), slicemgr.config.load(Path(sys.argv[3]))
+config = dataclasses.replace(config, memory=slicemgr.config.MemoryConfig(mode))
+with slicemgr.store.open(config) as store:
+    total = memory_groups.node()[0]
+    controller = MemoryController(config, store, lambda: (total, int(available * total), 0))
+    targets = controller.step(0.0)
+    controller.measure = lambda: (total, total, 0)
+    controller.step(1.0)
+    print(json.dumps([dict(targets.take), dict(targets.guarantees), targets.needed]))
+"""
+
+
+def step(node: Node, mode: str, available: float) -> tuple[dict[str, int], dict[str, int], int]:
+    words = [sys.executable, "-c", STEP, mode, str(available), "/etc/slicemgr/slicemgr.toml"]
+    take, guarantees, needed = json.loads(node.box.run(words, check=True).stdout)
+    return take, guarantees, needed
+
+
+def group(node: Node, name: str) -> Path:
+    sliver = node.show(name)["slivers"][0]["id"]
+    (found,) = Path(node.box.path("/sys/fs/cgroup/memory")).glob(f"machine/lxc-*sm-{sliver}.libvirt-lxc")
+    return found
+
+
+def value(group: Path, file: str) -> int:
+    return int((group / file).read_text())
+
+
+@pytest.fixture
+def two(node: Node) -> tuple[Path, Path]:
+    """The groups of a sliver with a guarantee and of one without, which hold 200 MiB of page cache each."""
+    for name, more in (("kept", ("--memory-guarantee", "450M")), ("idle", ())):
+        node.create(name, "--memory", "512M", *more)
+        node.inside(name, CACHE, timeout=120)
+    return group(node, "kept"), group(node, "idle")
+
+
+def test_what_is_idle_is_taken_and_what_is_guaranteed_stays(node: Node, two: tuple[Path, Path]) -> None:
+    ids = {name: node.show(name)["slivers"][0]["id"] for name in ("kept", "idle")}
+    before = [value(one, "memory.usage_in_bytes") for one in two]
+    take, guarantees, needed = step(node, "observe", 0.05)
+    assert set(take) == {ids["idle"]} and 0 < take[ids["idle"]] <= needed
+    assert guarantees == {ids["kept"]: 450 * MIB, ids["idle"]: 0}
+    assert value(two[1], "memory.usage_in_bytes") > before[1] - 10 * MIB, "it only observes"
+    take, _, _ = step(node, "on", 0.05)
+    left = [value(one, "memory.usage_in_bytes") for one in two]
+    assert before[1] - left[1] > take[ids["idle"]] // 2
+    assert left[0] > before[0] - 10 * MIB
+    assert [value(one, "memory.limit_in_bytes") for one in two] == [CEILING, CEILING]
+    events = json.loads(node.ok("log", "-f", "json"))
+    said = [one["detail"] for one in events if one["action"] == "memory short"]
+    assert any("would take" in one for one in said) and any("ended; the node took" in one for one in said), said
+
+
+def test_a_killed_agent_leaves_no_lower_limit(node: Node, two: tuple[Path, Path]) -> None:
+    """The program that takes survives its caller, at whatever moment that is killed."""
+    idle, dice = two[1], random.Random(1)
+    script = "import subprocess, sys; subprocess.run(sys.argv[1], input=sys.argv[2].encode(), start_new_session=True)"
+    for _ in range(20):
+        node.inside("idle", "cat /root/cache > /dev/null")
+        line = f"{idle} {100 * MIB} {CEILING}\n"
+        caller = subprocess.Popen([sys.executable, "-c", script, str(RECLAIM), line], stdout=subprocess.DEVNULL)
+        time.sleep(0.02 + dice.random() * 0.05)
+        caller.send_signal(signal.SIGKILL)
+        caller.wait()
+        eventually(lambda: value(idle, "memory.limit_in_bytes") == CEILING, "the limit is set again", 10)
+    node.inside("idle", "python3 -c 'x = bytearray(400 << 20)'")
+    assert node.show("idle")["slivers"][0].get("oom_kills") in (0, None)
+
+
+def test_a_limit_that_was_left_lower_is_set_again_when_the_agent_starts(node: Node, two: tuple[Path, Path]) -> None:
+    """As by a kill of the program itself between its two writes."""
+    (two[1] / "memory.limit_in_bytes").write_text(str(300 * MIB))
+    node.kill("agent")
+    node.start_agent()
+    eventually(lambda: value(two[1], "memory.limit_in_bytes") == CEILING, "the limit is set again", 30)
+    node.inside("idle", "python3 -c 'x = bytearray(400 << 20)'")
+
+
+def test_what_cannot_be_taken_leaves_the_limit(node: Node, two: tuple[Path, Path]) -> None:
+    """Without swap, anonymous memory stays; the control takes from page cache."""
+
+    def told(bytes_: int) -> list[Any]:
+        line = f"{two[1]} {bytes_} {CEILING}\n"
+        done = subprocess.run([str(RECLAIM)], input=line, capture_output=True, text=True, check=True)
+        return [int(done.stdout) > bytes_ // 2, value(two[1], "memory.limit_in_bytes")]
+
+    assert told(50 * MIB) == [True, CEILING]
+    node.inside(
+        "idle", "rm /root/cache; nohup python3 -c 'x = bytearray(300 << 20); import time; time.sleep(99)' >&- 2>&- &"
+    )
+    eventually(lambda: value(two[1], "memory.usage_in_bytes") > 300 * MIB, "the memory is used", 20)
+    assert told(200 * MIB) == [False, CEILING]
+    assert node.inside("idle", "pgrep -c python3") == "1\n"
+
+
+@pytest.mark.parametrize("line", ["x", "/sys/fs/cgroup/memory 1", "/sys/fs/cgroup/memory -1 5\n", "/tmp 1 2 3\n"])
+def test_a_line_that_is_none_is_refused(line: str) -> None:
+    done = subprocess.run([str(RECLAIM)], input=line, capture_output=True, text=True)
+    assert done.returncode == 1 and "is not `DIRECTORY BYTES LIMIT`" in done.stderr
