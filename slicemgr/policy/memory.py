@@ -70,7 +70,7 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
     """The targets of one step, and the state for the next. elapsed: since the last step."""
     quiet = _quiet(before, holdings, now, elapsed)
     has = node.available + sum(one.charged for one in holdings)
-    guarantees = guaranteed(holdings, has - int(LOW * node.total))
+    guarantees = guaranteed(holdings, has - int(URGENT * node.total))
     short = node.available < (HIGH if before.short else LOW) * node.total
     if not short:
         return State(quiet=quiet), Targets({}, guarantees)
