@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from slicemgr import names
 from slicemgr.agent.fence import Fence
 from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
@@ -120,8 +121,8 @@ class Scheduler:
                 listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:
-        """Reconcile soon, because a domain started or ended; not if work on the sliver is in progress."""
-        if not self._turns.busy(sliver):
+        """Reconcile soon, because a domain started or ended; not during work on the sliver, or after its deletion."""
+        if not self._turns.busy(sliver) and names.sliver_dir(self._config.node.pool, sliver).exists():
             self._reconcile_soon.set()
 
     def _reconcile(self) -> None:

@@ -6,7 +6,7 @@ because they give way to requests. All functions use a connection of `store.writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,11 @@ def take_slice(c: Connection, id: str) -> None:
 def free(c: Connection, which: sa.ColumnElement[bool]) -> None:
     """Count these slivers no more. Call it before they are deleted or changed."""
     _add(c, which, -1)
+
+
+def free_slivers(c: Connection, ids: Collection[str]) -> None:
+    """The same for the slivers with these ids, in less time."""
+    c.execute(_of_slivers(c.dialect.name), {"ids": list(ids)})
 
 
 def announce(c: Connection, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -80,6 +85,11 @@ def _amounts(which: sa.ColumnElement[bool], times: int) -> sa.Select[Any]:
 def _of_slice(dialect: str) -> sa.Insert:
     """Kept, because making it takes longer than its execution."""
     return _addition(dialect, _S.slice == sa.bindparam("slice", type_=sa.Text), 1)
+
+
+@cache
+def _of_slivers(dialect: str) -> sa.Insert:
+    return _addition(dialect, _S.id.in_(sa.bindparam("ids", expanding=True)), -1)
 
 
 def _add(c: Connection, which: sa.ColumnElement[bool], times: int) -> None:

@@ -20,6 +20,8 @@ ALLOWED = frozenset({"doctor", "tables"})  # operations that only read the host
 REVIEW = "slicemgr restore --review"
 _ENDED_BY = "a restore from a backup ended it"
 _MAIL_QUEUED = ("waiting", "sending")
+_I = t.incarnations.c
+_HELD = sa.select(_I.number, _I.backup_at, _I.began_at).where(_I.ended_at.is_(None))  # made once: it is read often
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,7 @@ class Incarnation:
 
 def held(c: Connection) -> Incarnation | None:
     """The incarnation that is on hold, None if there is no hold."""
-    i = t.incarnations.c
-    row = c.execute(sa.select(i.number, i.backup_at, i.began_at).where(i.ended_at.is_(None))).first()
+    row = c.execute(_HELD).first()
     return None if row is None else Incarnation(*row)
 
 

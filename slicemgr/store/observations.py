@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from slicemgr.model import ImageState, NodeImageState
 from slicemgr.store import allocations, incarnation, operation_parts, sample_reports, snapshots
 from slicemgr.store import tables as t
-from slicemgr.store.dialect import insert
+from slicemgr.store.dialect import insert, insert_into
 from slicemgr.store.updates import (
     BaseStreamMade,
     EventSeen,
@@ -40,6 +40,15 @@ from slicemgr.store.updates import (
     utcnow,
 )
 
+# Made once: to make them takes longer than to execute them.
+_TOUCH = t.operations.update().where(t.operations.c.id == sa.bindparam("op"))
+_TOUCH = _TOUCH.values(version=t.operations.c.version + 1)
+_KNOWN = sa.select(t.operations.c.id).where(t.operations.c.id.in_(sa.bindparam("ids", expanding=True)))
+_DELETE_SLIVER = t.slivers.delete().where(t.slivers.c.id == sa.bindparam("b_id"))
+_DELETE_EMPTY_SLICE = t.slices.delete().where(
+    t.slices.c.id == sa.bindparam("b_id"), ~sa.exists().where(t.slivers.c.slice == t.slices.c.id)
+)
+
 
 def record(c: Connection, updates: Sequence[Update], node: str) -> None:
     """Write updates of the agent of `node`. Rows that no longer exist are skipped.
@@ -57,11 +66,7 @@ def record(c: Connection, updates: Sequence[Update], node: str) -> None:
         for update in updates
         if isinstance(update, StepSeen | SliverDone | OperationStarted | OperationEnded)
     }
-    _many(
-        c,
-        t.operations.update().where(t.operations.c.id == sa.bindparam("op")).values(version=t.operations.c.version + 1),
-        [{"op": operation} for operation in sorted(touched)],
-    )
+    _many(c, _TOUCH, [{"op": operation} for operation in sorted(touched)])
 
 
 def _many(c: Connection, statement: sa.UpdateBase, rows: list[dict[str, Any]]) -> None:
@@ -75,24 +80,10 @@ def _kept(column: sa.Column[Any], name: str) -> sa.ColumnElement[Any]:
 
 
 def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
-    s = t.slivers.c
-    statement = (
-        t.slivers.update()
-        .where(s.id == sa.bindparam("b_id"))
-        .values(
-            phase=sa.bindparam("b_phase"),
-            error=_kept(s.error, "b_error"),
-            host_key=_kept(s.host_key, "b_host_key"),
-            acceleration=_kept(s.acceleration, "b_acceleration"),
-            booted=_kept(s.booted, "b_booted"),
-            keys_missing=_kept(s.keys_missing, "b_keys_missing"),
-            updated_at=sa.bindparam("b_now"),
-        )
-    )
     now = utcnow()
     _many(
         c,
-        statement,
+        _see_sliver(),
         [
             {
                 "b_id": u.sliver,
@@ -106,6 +97,24 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
             }
             for u in updates
         ],
+    )
+
+
+@cache
+def _see_sliver() -> sa.Update:
+    s = t.slivers.c
+    return (
+        t.slivers.update()
+        .where(s.id == sa.bindparam("b_id"))
+        .values(
+            phase=sa.bindparam("b_phase"),
+            error=_kept(s.error, "b_error"),
+            host_key=_kept(s.host_key, "b_host_key"),
+            acceleration=_kept(s.acceleration, "b_acceleration"),
+            booted=_kept(s.booted, "b_booted"),
+            keys_missing=_kept(s.keys_missing, "b_keys_missing"),
+            updated_at=sa.bindparam("b_now"),
+        )
     )
 
 
@@ -127,34 +136,18 @@ def _sliver_used(c: Connection, updates: list[SliverUsed]) -> None:
 
 
 def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
-    allocations.free(c, t.slivers.c.id.in_({u.sliver for u in updates}))
-    _many(
-        c,
-        t.slivers.delete().where(t.slivers.c.id == sa.bindparam("b_id")),
-        [{"b_id": u.sliver} for u in updates],
-    )
-    left = sa.exists().where(t.slivers.c.slice == t.slices.c.id)
+    allocations.free_slivers(c, {u.sliver for u in updates})
+    _many(c, _DELETE_SLIVER, [{"b_id": u.sliver} for u in updates])
     tags = {u.sliver.rpartition("-")[0] for u in updates}
-    _many(
-        c,
-        t.slices.delete().where(t.slices.c.id == sa.bindparam("b_id"), ~left),
-        [{"b_id": tag} for tag in sorted(tags)],
-    )
+    _many(c, _DELETE_EMPTY_SLICE, [{"b_id": tag} for tag in sorted(tags)])
 
 
 def _known(c: Connection, operations: Iterable[str]) -> set[str]:
-    o = t.operations.c
-    return set(c.scalars(sa.select(o.id).where(o.id.in_(set(operations)))))
+    return set(c.scalars(_KNOWN, {"ids": list(set(operations))}))
 
 
 def _step_seen(c: Connection, updates: list[StepSeen]) -> None:
     known = _known(c, (u.operation for u in updates))
-    statement = insert(c, t.operation_steps)
-    new = statement.excluded
-    statement = statement.on_conflict_do_update(
-        index_elements=["operation", "sliver", "name"],
-        set_={"state": new.state, "detail": new.detail, "percent": new.percent, "finished_at": new.finished_at},
-    )
     rows = [
         {
             "operation": u.operation,
@@ -169,7 +162,17 @@ def _step_seen(c: Connection, updates: list[StepSeen]) -> None:
         for u in updates
         if u.operation in known
     ]
-    _many(c, statement, rows)
+    _many(c, _see_step(c.dialect.name), rows)
+
+
+@cache
+def _see_step(dialect: str) -> sa.Insert:
+    statement = insert_into(dialect, t.operation_steps)
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=["operation", "sliver", "name"],
+        set_={"state": new.state, "detail": new.detail, "percent": new.percent, "finished_at": new.finished_at},
+    )
 
 
 def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:

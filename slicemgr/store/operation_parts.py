@@ -55,37 +55,58 @@ def fail_all(c: Connection, error: str, now: datetime) -> None:
 
 def started(node: str, c: Connection, updates: list[OperationStarted]) -> None:
     """The node's parts of these operations are running."""
-    ids = {u.operation for u in updates}
-    mine = set(c.scalars(sa.select(_P.operation).where(_P.node == node, _P.operation.in_(ids), _P.state.not_in(ENDED))))
-    rows = [{"b_id": u.operation, "b_at": u.at} for u in updates if u.operation in mine]
+    mine = set(c.scalars(_unended_among(), {"node": node, "ids": [u.operation for u in updates]}))
+    rows = [{"b_id": u.operation, "b_at": u.at, "b_node": node} for u in updates if u.operation in mine]
     if not rows:
         return
-    id_: sa.BindParameter[str] = sa.bindparam("b_id")
-    at = sa.bindparam("b_at", type_=_O.started_at.type)
-    part = t.operation_parts.update().where(_P.operation == id_, _P.node == node)
-    whole = t.operations.update().where(_O.id == id_, *(_O.state != one for one in ENDED))  # executemany has no IN
-    for statement, columns in ((part, _P), (whole, _O)):
-        since = sa.func.coalesce(columns.started_at, at)
-        c.execute(statement.values(state=OperationState.RUNNING, started_at=since), rows)
+    c.execute(_start_part(), rows)
+    c.execute(_start(t.operations, _O.id), [{"b_id": row["b_id"], "b_at": row["b_at"]} for row in rows])
+
+
+@cache
+def _unended_among() -> sa.Select[Any]:
+    """Kept like all statements here that are executed for each operation: making one takes longer."""
+    ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+    return sa.select(_P.operation).where(_P.node == sa.bindparam("node"), _P.operation.in_(ids), _P.state.not_in(ENDED))
+
+
+@cache
+def _start_part() -> sa.Update:
+    return _start(t.operation_parts, _P.operation).where(_P.node == sa.bindparam("b_node"))
+
+
+@cache
+def _start(table: sa.Table, id_: sa.Column[str]) -> sa.Update:
+    """Note that a row that has not ended runs."""
+    columns = table.c
+    since = sa.func.coalesce(columns.started_at, sa.bindparam("b_at", type_=_O.started_at.type))
+    unended = (columns.state != one for one in ENDED)  # executemany has no IN
+    query = table.update().where(id_ == sa.bindparam("b_id"), *unended)
+    return query.values(state=OperationState.RUNNING, started_at=since)
 
 
 def sliver_done(node: str, c: Connection, updates: list[SliverDone]) -> None:
     """Slivers of the node's parts have ended."""
+    rows = [{"operation": u.operation, "sliver": u.sliver, "state": u.state, "node": node} for u in updates]
+    c.execute(_end_sliver(), [{f"b_{name}": value for name, value in row.items()} for row in rows])
+
+
+@cache
+def _end_sliver() -> sa.Update:
     s = t.operation_slivers.c
-    statement = (
+    keys = (s.operation, s.sliver, s.node)
+    return (
         t.operation_slivers.update()
-        .where(s.operation == sa.bindparam("b_operation"), s.sliver == sa.bindparam("b_sliver"), s.node == node)
+        .where(*(key == sa.bindparam(f"b_{key.name}") for key in keys))
         .values(state=sa.bindparam("b_state"))
     )
-    c.execute(statement, [{"b_operation": u.operation, "b_sliver": u.sliver, "b_state": u.state} for u in updates])
 
 
 def ended(node: str, c: Connection, updates: list[OperationEnded]) -> None:
     """The node's parts have ended. An operation of which no other part is left ends too."""
-    part = _end(t.operation_parts, _P.operation).where(_P.node == sa.bindparam("b_node"))
     for u in updates:
         outcome = {"state": u.state, "error": u.error, "hint": u.hint, "result": u.result}
-        if c.execute(part, _values(u, outcome) | {"b_node": node}).rowcount:
+        if c.execute(_end_part(), _values(u, outcome) | {"b_node": node}).rowcount:
             _end_with_last_part(c, u)
 
 
@@ -96,6 +117,11 @@ def _end_with_last_part(c: Connection, update: OperationEnded) -> None:
     outcome = _outcome(parts)
     if c.execute(_end(t.operations, _O.id), _values(update, outcome)).rowcount:
         _log_end(c, update, outcome)
+
+
+@cache
+def _end_part() -> sa.Update:
+    return _end(t.operation_parts, _P.operation).where(_P.node == sa.bindparam("b_node"))
 
 
 @cache

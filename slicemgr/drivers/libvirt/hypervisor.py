@@ -118,14 +118,17 @@ class Hypervisor:
                 known.pop((sliver, pid), None)
         return seen
 
-    def domain(self, sliver: str) -> DomainSeen | None:
-        """The domain of one sliver, or None if it does not run. Raises Failed if libvirt does not respond."""
-        for sliver_type in self._connections.types():
-            with self._connections.call(sliver_type, "find a domain") as connection:
+    def domain(self, sliver: str, sliver_type: SliverType | None = None) -> DomainSeen | None:
+        """The domain of one sliver, or None if it does not run. Raises Failed if libvirt does not respond.
+
+        sliver_type: the type of the sliver, if known: then only its connection is asked.
+        """
+        for one in self._connections.types() if sliver_type is None else (sliver_type,):
+            with self._connections.call(one, "find a domain") as connection:
                 domain = _lookup(connection, sliver)
                 if domain is not None:
                     with _may_be_gone():
-                        return self._seen(sliver_type, sliver, domain, domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
+                        return self._seen(one, sliver, domain, domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
         return None
 
     def _seen(self, sliver_type: SliverType, sliver: str, domain: Any, paused: bool) -> DomainSeen:
@@ -270,7 +273,7 @@ class Hypervisor:
         while True:
             self._ask_to_stop(seen)  # repeated: PID 1 ignores signals until it has installed its handlers
             left = deadline - time.monotonic()
-            if self.wait_gone(sliver, max(0.0, min(left, _ASK_AGAIN))):
+            if self.wait_gone(sliver, max(0.0, min(left, _ASK_AGAIN)), seen.type):
                 return True
             if left <= 0:
                 self.kill(sliver)
@@ -307,15 +310,17 @@ class Hypervisor:
             with suppress(Failed):
                 self.init_pid(sliver)
         if not seen.paused and its.end(seen.pid):
-            if self.wait_gone(sliver, timeout):
+            if self.wait_gone(sliver, timeout, seen.type):
                 return
             log.warning("%s did not end with its init and is destroyed", names.domain(sliver))
         self._destroy(seen)
-        if not self.wait_gone(sliver, timeout):
+        if not self.wait_gone(sliver, timeout, seen.type):
             raise Failed(f"{names.domain(sliver)} does not end", hint=f"virsh destroy {names.domain(sliver)}")
 
-    def wait_gone(self, sliver: str, timeout: float) -> bool:
+    def wait_gone(self, sliver: str, timeout: float, sliver_type: SliverType | None = None) -> bool:
         """Wait until libvirt has no such domain; False if that takes longer than `timeout` seconds.
+
+        sliver_type: as in `domain`.
 
         Events end a wait early. The function polls as well, because an end can be missed: an event is lost with its
         connection, libvirt_lxc does not handle SIGCHLD until some time after its container starts, and libvirtd
@@ -325,7 +330,7 @@ class Hypervisor:
         while True:
             with self._changed:
                 known = self._changes
-            seen = self.domain(sliver)
+            seen = self.domain(sliver, sliver_type)
             if seen is None:
                 return True
             if body(seen.type).alive(seen.pid, sliver):

@@ -24,7 +24,7 @@ from slicemgr.store.operation_parts import ENDED
 _ALL_STEPS = 20  # with more slivers than these, only the steps that are not done are shown
 
 
-_M, _P, _S = t.operation_slivers.c, t.operation_parts.c, t.operation_steps.c
+_M, _O, _P, _S = t.operation_slivers.c, t.operations.c, t.operation_parts.c, t.operation_steps.c
 _IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
 # Made once: to make them takes longer than to execute them.
 _COUNTS = (
@@ -38,6 +38,7 @@ _PARTS = (
     .where(_P.operation.in_(_IDS))
     .order_by(_P.node)
 )
+_VERSIONS = sa.select(_O.id, _O.version, _O.state).where(_O.id.in_(_IDS))
 _STEPS = (
     sa.select(_S.operation, _S.sliver, _S.name, _S.state, _S.detail, _S.percent, _S.started_at, _S.finished_at)
     .where(_S.operation.in_(_IDS))
@@ -83,10 +84,7 @@ def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
 
 def operation_versions(c: Connection, ids: Collection[str]) -> dict[str, tuple[int, str]]:
     """Version and state of the existing ones: a small query, because waiting requests repeat it."""
-    o = t.operations.c
-    return {
-        row.id: (row.version, row.state) for row in c.execute(sa.select(o.id, o.version, o.state).where(o.id.in_(ids)))
-    }
+    return {row.id: (row.version, row.state) for row in c.execute(_VERSIONS, {"ids": list(ids)})}
 
 
 def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
