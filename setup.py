@@ -15,11 +15,13 @@ from setuptools.command.build_py import build_py
 
 WITH_PROGRAMS = os.environ.get("SLICEMGR_PROGRAMS", "") == "1"
 DIRECTORY = Path("slicemgr/libexec")
+INIT_DIRECTORY = Path("slicemgr/images/init")  # slivers see it
 FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
 LIBRARY = "build/sliver-launcher/maker.so"
 # The launcher confines a sliver, the view renews its files of lxcfs, the counter measures the processor's, reclaim
-# takes memory from groups; the probe and the benchmark of a kernel run in any sliver, so they are static.
+# takes memory from groups; the probe, the benchmark of a kernel and the listener of ssh run in any sliver, so they are
+# static.
 PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "sliver-launcher": (("tools/launcher/*.c",), {"libraries": ["seccomp"]}),
     "sliver-view": (("tools/view/*.c", "tools/launcher/view.c"), {}),
@@ -27,6 +29,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "sliver-reclaim": (("tools/reclaim/*.c",), {}),
     "sliver-probe": (("tools/probe/*.c",), {"extra_postargs": ["-static", "-s"]}),
     "sliver-latency": (("tools/latency/*.c",), {"extra_postargs": ["-static", "-s"]}),
+    "sshd-listener": (("tools/listener/*.c",), {"extra_postargs": ["-static", "-s"]}),
 }
 
 
@@ -44,7 +47,7 @@ class BuildWithPrograms(Build):
 
     def run(self) -> None:
         super().run()
-        directory = DIRECTORY if self.editable_mode else Path(self.build_lib) / DIRECTORY
+        top = Path() if self.editable_mode else Path(self.build_lib)
         compiler = new_compiler()
         customize_compiler(compiler)
         _build_library(compiler)
@@ -52,7 +55,8 @@ class BuildWithPrograms(Build):
         for name, (patterns, how) in PROGRAMS.items():
             files = sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
             objects = compiler.compile(files, output_dir=f"build/{name}", macros=macros, extra_postargs=FLAGS)
-            compiler.link_executable(objects, name, output_dir=str(directory), **how)
+            directory = INIT_DIRECTORY if name == "sshd-listener" else DIRECTORY
+            compiler.link_executable(objects, name, output_dir=str(top / directory), **how)
 
 
 def _build_library(compiler: CCompiler) -> None:

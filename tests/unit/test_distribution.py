@@ -30,12 +30,15 @@ from slicemgr import __version__
 from slicemgr.store import schema
 from slicemgr.web import create_app
 
-PROGRAMS = {"sliver-counter", "sliver-latency", "sliver-launcher", "sliver-probe", "sliver-reclaim", "sliver-view"}
+PROGRAMS = {
+    *(f"libexec/sliver-{name}" for name in ("counter", "latency", "launcher", "probe", "reclaim", "view")),
+    "images/init/sshd-listener",
+}
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 # The folders of what the README copies by hand, of the programs in C, and of the documents that it links to.
 BESIDE = (
-    *("docs", "requirements", "tools/counter", "tools/latency", "tools/launcher", "tools/nginx", "tools/probe"),
-    *("tools/units", "tools/view"),
+    *("docs", "requirements", "tools/counter", "tools/latency", "tools/launcher", "tools/listener", "tools/nginx"),
+    *("tools/probe", "tools/units", "tools/view"),
 )
 
 
@@ -185,7 +188,8 @@ def test_the_sdist_has_all_that_builds_and_installs(released: Released) -> None:
 def test_the_sdist_has_nothing_twice_and_nothing_compiled(released: Released) -> None:
     found = members(released.sdist)
     assert [name for name in found if name.startswith((*(f"{one}/" for one in LINKED), "tests/", "build/"))] == []
-    assert [name for name in found if "libexec" in name or name.endswith((".pyc", ".o", ".so"))] == []
+    compiled = ("libexec/", "sshd-listener", ".pyc", ".o", ".so")
+    assert [name for name in found if "libexec" in name or name.endswith(compiled)] == []
 
 
 @pytest.mark.long
@@ -208,11 +212,11 @@ def test_the_package_is_installed_whole(released: Released, environment: Path) -
     package, sources = package_in(environment), released.sources()
     assert {"web/templates/base.html", "web/static/app.css", "images/debian-12/recipe.toml"} <= sources.keys()
     installed = {name for name in files(package) if not name.endswith(".pyc")}
-    assert installed == {*sources, *(f"libexec/{name}" for name in PROGRAMS)}
+    assert installed == {*sources, *PROGRAMS}
     assert [name for name, path in sources.items() if (package / name).read_bytes() != path.read_bytes()] == []
     executable = {name for name in installed if os.access(package / name, os.X_OK)}
-    assert executable >= {"images/init/init", *(f"libexec/{name}" for name in PROGRAMS)}
-    assert all((package / "libexec" / name).read_bytes().startswith(b"\x7fELF") for name in PROGRAMS)
+    assert executable >= {"images/init/init", *PROGRAMS}
+    assert all((package / name).read_bytes().startswith(b"\x7fELF") for name in PROGRAMS)
 
 
 @pytest.mark.long
@@ -247,11 +251,11 @@ def test_files_of_an_earlier_build_are_not_in_the_wheel(tmp_path: Path) -> None:
     source = tmp_path / "clone"
     prodhost.copy_sources(source)
     left = source / "build" / "lib" / "slicemgr" / "left.py"
-    for path in (left, source / "slicemgr" / "libexec" / "sliver-probe"):
-        path.parent.mkdir(parents=True)
+    for path in (left, *(source / "slicemgr" / name for name in ("libexec/sliver-probe", "images/init/sshd-listener"))):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("of before")
     with zipfile.ZipFile(make_wheel(source, tmp_path)) as archive:
-        found = [one for one in archive.namelist() if "libexec" in one or one.endswith("left.py")]
+        found = [one for one in archive.namelist() if "libexec" in one or one.endswith(("left.py", "sshd-listener"))]
     assert found == []
 
 
