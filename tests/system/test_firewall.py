@@ -228,6 +228,24 @@ def test_a_change_finds_its_chains_gone_and_does_all_anew(net: Net) -> None:
     assert net.problems() == []
 
 
+def test_chains_of_an_earlier_version_are_replaced(net: Net) -> None:
+    """There, each protocol had a tree of its own."""
+    whole = without_counts(net.save())
+    older = [f"-N SLICEMGR-{protocol}" for protocol in ("TCP", "UDP")] + ["-F SLICEMGR-DNAT", "-F SLICEMGR-PORTS"]
+    older += ["-X SLICEMGR-PORTS", "-A SLICEMGR-DNAT -p tcp -g SLICEMGR-TCP", "-A SLICEMGR-DNAT -p udp -g SLICEMGR-UDP"]
+    for protocol in ("tcp", "udp"):
+        match = f"-A SLICEMGR-{protocol.upper()} -p {protocol} -m {protocol} --dport"
+        older += [f"{match} 10020 -j DNAT --to-destination {A1[2]}:22", f"{match} 10021:10039 -j DNAT --to {A1[2]}"]
+    calls = [("outside", kind(NODE, port)) for kind in (tcp, udp) for port in (10020, 10039)]
+    net.iptables(*(f"-t nat {line}" for line in older))
+    assert None not in (before := net.try_all(*calls))
+    assert net.problems() != []
+    net.publish(full=True)
+    assert net.try_all(*calls) == before
+    assert net.problems() == []
+    assert without_counts(net.save()) == whole
+
+
 def without_counts(saved: str) -> list[str]:
     """The lines without counters, independent of the order in which the chains were made."""
     return sorted(line.split(" [")[0] for line in saved.splitlines())

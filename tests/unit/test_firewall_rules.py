@@ -81,6 +81,9 @@ def _match(match: Match, packet: Packet) -> bool:
     match match.module:
         case "conntrack":
             assert options.get("ctstatus") in (None, "!CONFIRMED")  # of a first packet, which all here are
+            if "ctorigdstport" in options:  # the port of that packet, before any translation
+                first, _, last = options["ctorigdstport"].partition(":")
+                return int(first) <= packet.port <= int(last or first)
             return bool({packet.state, "DNAT" if packet.dnat else ""} & set(options["ctstate"].split(",")))
         case "hashlimit" | "connlimit":
             return packet.too_many
@@ -473,26 +476,24 @@ def test_restore_text_of_the_doors_of_one_sliver() -> None:
         "*nat",
         ":SLICEMGR-DNAT - [0:0]",
         ":SLICEMGR-OUTPUT - [0:0]",
+        ":SLICEMGR-PORTS - [0:0]",
         ":SLICEMGR-POSTROUTING - [0:0]",
         ":SLICEMGR-PREROUTING - [0:0]",
-        ":SLICEMGR-TCP - [0:0]",
-        ":SLICEMGR-UDP - [0:0]",
         ":SLICEMGR-OLD - [0:0]",
         "-D OUTPUT -j SLICEMGR-OUTPUT",
         "-D OUTPUT -j SLICEMGR-OUTPUT",
         "-I PREROUTING -j SLICEMGR-PREROUTING",
         "-I OUTPUT -j SLICEMGR-OUTPUT",
         "-I POSTROUTING -j SLICEMGR-POSTROUTING",
-        "-A SLICEMGR-DNAT -p tcp -g SLICEMGR-TCP",
-        "-A SLICEMGR-DNAT -p udp -g SLICEMGR-UDP",
+        "-A SLICEMGR-DNAT -p tcp -g SLICEMGR-PORTS",
+        "-A SLICEMGR-DNAT -p udp -g SLICEMGR-PORTS",
         "-A SLICEMGR-OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -g SLICEMGR-DNAT",
+        "-A SLICEMGR-PORTS -p tcp -m tcp --dport 10000 -j DNAT --to-destination 10.77.0.2:22",
+        "-A SLICEMGR-PORTS -p udp -m udp --dport 10000 -j DNAT --to-destination 10.77.0.2:22",
+        "-A SLICEMGR-PORTS -m conntrack --ctorigdstport 10001:10019 -j DNAT --to-destination 10.77.0.2",
         "-A SLICEMGR-POSTROUTING -s 10.77.0.0/16 ! -d 10.77.0.0/16 -j MASQUERADE",
         "-A SLICEMGR-POSTROUTING -s 10.77.0.0/16 -d 10.77.0.0/16 -m conntrack --ctstate DNAT -j MASQUERADE",
         "-A SLICEMGR-PREROUTING -m addrtype --dst-type LOCAL -g SLICEMGR-DNAT",
-        "-A SLICEMGR-TCP -p tcp -m tcp --dport 10000 -j DNAT --to-destination 10.77.0.2:22",
-        "-A SLICEMGR-TCP -p tcp -m tcp --dport 10001:10019 -j DNAT --to-destination 10.77.0.2",
-        "-A SLICEMGR-UDP -p udp -m udp --dport 10000 -j DNAT --to-destination 10.77.0.2:22",
-        "-A SLICEMGR-UDP -p udp -m udp --dport 10001:10019 -j DNAT --to-destination 10.77.0.2",
         "-X SLICEMGR-OLD",
         "COMMIT",
     ]
@@ -579,7 +580,7 @@ def test_the_rules_that_are_tried_have_every_form() -> None:
     there = {one.title: one for one in tables(examples(), NETWORK)}
     single = {one.title: one for one in tables(examples()[:2], NETWORK)}
     split = [name for title, one in there.items() for name in one.chains.keys() - single[title].chains.keys()]
-    assert any(name.startswith("SLICEMGR-TCP-") for name in split) and any("-LINKS-" in name for name in split), split
+    assert any(name.startswith("SLICEMGR-PORTS-") for name in split) and any("-LINKS-" in name for name in split), split
 
 
 def test_others_are_told_from_ourselves_in_what_iptables_saves() -> None:

@@ -203,7 +203,7 @@ def _filter6(tags: tuple[str, ...]) -> Table:
 
 def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
     pool = network.addresses
-    blocks = tuple(sorted(_Block(one.ports.first, one.ports.last, one.address) for one in published))
+    blocks = tuple(sorted(_block(one.ports.first, one.ports.last, one.address) for one in published))
     chains: dict[str, Chain] = {
         f"{PREFIX}PREROUTING": (Rule(f"{PREFIX}DNAT", matches=(TO_NODE,), goto=True),),
         # Not for 127.0.0.0/8: such a packet leaves by a sliver's link only with route_localnet, which would let the
@@ -215,11 +215,10 @@ def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
             Rule("MASQUERADE", source=pool, destination=pool, matches=(DNATED,)),
         ),
         f"{PREFIX}DNAT": (
-            Rule(f"{PREFIX}TCP", protocol="tcp", goto=True),
-            Rule(f"{PREFIX}UDP", protocol="udp", goto=True),
+            Rule(f"{PREFIX}PORTS", protocol="tcp", goto=True),
+            Rule(f"{PREFIX}PORTS", protocol="udp", goto=True),
         ),
-        **dict(_by_port(f"{PREFIX}TCP", "tcp", 0, 1 << 16, blocks)),
-        **dict(_by_port(f"{PREFIX}UDP", "udp", 0, 1 << 16, blocks)),
+        **dict(_by_port(f"{PREFIX}PORTS", 0, 1 << 16, blocks)),
     }
     jumps = tuple((builtin, PREFIX + builtin) for builtin in ("PREROUTING", "OUTPUT", "POSTROUTING"))
     return Table(False, "nat", jumps, chains)
@@ -236,17 +235,22 @@ class _Block(NamedTuple):
     address: str
 
 
-def _port_rules(protocol: str, block: _Block) -> Iterator[Rule]:
+# Without it each change makes one object a sliver, and the garbage collector then visits all of them.
+_block = lru_cache(maxsize=1 << 12)(_Block)
+
+
+def _port_rules(block: _Block) -> Iterator[Rule]:
     """DNAT of the lowest port to ssh, and of every other port to itself (a destination without a port keeps it)."""
     to_ssh = (("to-destination", f"{block.address}:{SSH}"),)
-    yield Rule("DNAT", to_ssh, protocol, matches=(_port(protocol, block.first),))
+    for protocol in ("tcp", "udp"):  # iptables takes a port of a destination only with a protocol
+        yield Rule("DNAT", to_ssh, protocol, matches=(Match(protocol, (("dport", str(block.first)),)),))
     if block.last > block.first:
-        rest = _port(protocol, block.first + 1, block.last)
-        yield Rule("DNAT", (("to-destination", block.address),), protocol, matches=(rest,))
+        yield Rule("DNAT", (("to-destination", block.address),), matches=(_ports(block.first + 1, block.last),))
 
 
-def _port(protocol: str, first: int, last: int | None = None) -> Match:
-    return Match(protocol, (("dport", str(first) if last in (None, first) else f"{first}:{last}"),))
+def _ports(first: int, last: int) -> Match:
+    """The destination port of a new connection, for TCP and UDP alike: one tree serves both."""
+    return Match("conntrack", (("ctorigdstport", str(first) if last == first else f"{first}:{last}"),))
 
 
 @lru_cache(maxsize=4)
@@ -293,15 +297,13 @@ def _by_tag(
 
 
 @lru_cache(maxsize=1 << 9)  # each change of a block leaves one path from the root behind, with a tuple of all blocks
-def _by_port(
-    name: str, protocol: str, first: int, width: int, blocks: tuple[_Block, ...]
-) -> tuple[tuple[str, Chain], ...]:
+def _by_port(name: str, first: int, width: int, blocks: tuple[_Block, ...]) -> tuple[tuple[str, Chain], ...]:
     """A tree over the ports from `first` below `first + width`; a chain with more than LEAF sorted blocks is split.
 
     The boundaries do not depend on the published blocks, so a change affects one path only.
     """
     if len(blocks) <= LEAF or width < PORT_FANOUT:
-        return ((name, tuple(rule for block in blocks for rule in _port_rules(protocol, block))),)
+        return ((name, tuple(rule for block in blocks for rule in _port_rules(block))),)
     here: list[Rule] = []
     below: list[tuple[str, Chain]] = []
     part = width // PORT_FANOUT
@@ -311,7 +313,7 @@ def _by_port(
         inside = blocks[begin : bisect_right(blocks, high, key=lambda one: one.first)]
         if not inside:
             continue
-        child = f"{PREFIX}{protocol.upper()}-{low}-{high}"
-        here.append(Rule(child, protocol=protocol, matches=(_port(protocol, low, high),), goto=True))
-        below += _by_port(child, protocol, low, part, inside)
+        child = f"{PREFIX}PORTS-{low}-{high}"
+        here.append(Rule(child, matches=(_ports(low, high),), goto=True))
+        below += _by_port(child, low, part, inside)
     return (*below, (name, tuple(here)))
