@@ -38,7 +38,7 @@ SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_s
 # The folders of what the README copies by hand, of the programs in C, and of the documents that it links to.
 BESIDE = (
     *("docs", "requirements", "tools/counter", "tools/latency", "tools/launcher", "tools/listener", "tools/nginx"),
-    *("tools/probe", "tools/units", "tools/view"),
+    *("tools/probe", "tools/reclaim", "tools/units", "tools/view"),
 )
 
 
