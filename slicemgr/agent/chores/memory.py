@@ -21,7 +21,7 @@ from slicemgr.drivers.kernel.memory_groups import Held, Take
 from slicemgr.model import SliverType
 from slicemgr.policy import memory
 from slicemgr.policy.memory import Holding, Node, State, Targets
-from slicemgr.store import Store, memory_promises, observations, outbox
+from slicemgr.store import Store, incarnation, memory_promises, observations, outbox
 from slicemgr.store.memory_promises import Promise
 from slicemgr.store.updates import EventSeen
 
@@ -67,15 +67,17 @@ class MemoryController:
         return [] if self.config.memory.controller == "off" else [chore]
 
     def step(self, now: float) -> Targets | None:
-        """One step; None while the node has plenty. now: seconds of a clock that never goes back. Raises OSError."""
+        """One step; None while the node has plenty, or is on hold. now: seconds of a clock that never goes back. Raises OSError."""
         total, available, swap = self.measure()
-        if not self._settled:
-            self._restore(self._groups(swap=swap > 0))
+        if not self._settled and (groups := self._groups(swap=swap > 0)) is not None:
+            self._restore(groups)
             self._settled = True
         if available > _WATCH * memory.HIGH * total and not self._state.short:
             self._last = None
             return None
         groups = self._groups(swap=swap > 0)
+        if groups is None:
+            return None
         holdings = [self._holding(one) for one in groups.values()]
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
@@ -85,10 +87,12 @@ class MemoryController:
         self._tell(before, targets, taken, available)
         return targets
 
-    def _groups(self, *, swap: bool) -> dict[str, _Group]:
-        """What runs here, by sliver."""
+    def _groups(self, *, swap: bool) -> dict[str, _Group] | None:
+        """What runs here, by sliver; None during the hold after a restore, whose rows are older than the slivers."""
         running = counters.running()
         with self.store.read() as c:
+            if incarnation.held(c) is not None:
+                return None
             promises = memory_promises.of_node(c, self.config.node.name)
         found = {}
         for one in promises:
