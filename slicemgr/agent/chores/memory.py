@@ -67,7 +67,7 @@ class MemoryController:
         return [] if self.config.memory.controller == "off" else [chore]
 
     def step(self, now: float) -> Targets | None:
-        """One step; None while the node has plenty, or is on hold. now: seconds of a clock that never goes back. Raises OSError."""
+        """One step; None while the node has plenty, or is on hold. now: of a monotonic clock. Raises OSError."""
         total, available, swap = self.measure()
         if not self._settled and (groups := self._groups(swap=swap > 0)) is not None:
             self._restore(groups)
