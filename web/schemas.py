@@ -327,7 +327,10 @@ class Image(Schema):
 
 
 KERNEL_CONFIG: dict[str, Any] = {
-    "200": {"description": "printable ASCII", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    "200": {
+        "description": "printable ASCII",
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": "CONFIG_64BIT=y\nCONFIG_X86_64=y\n"}},
+    }
 }
 
 

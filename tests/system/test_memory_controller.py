@@ -76,7 +76,7 @@ def test_what_is_idle_is_taken_and_what_is_guaranteed_stays(node: Node, two: tup
     assert before[1] - left[1] > take[ids["idle"]] // 2
     assert left[0] > before[0] - 10 * MIB
     assert [value(one, "memory.limit_in_bytes") for one in two] == [CEILING, CEILING]
-    events = json.loads(node.ok("log", "-f", "json"))
+    events = json.loads(node.ok("event", "list", "-f", "json"))
     said = [one["detail"] for one in events if one["action"] == "memory short"]
     assert any("would take" in one for one in said) and any("ended; the node took" in one for one in said), said
 

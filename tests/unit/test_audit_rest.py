@@ -58,7 +58,7 @@ class Agent(threading.Thread):
                 if operation.kind == "snapshot":
                     yield pending.SnapshotMade(one.id, operation.params["snapshot"], 5)
         if operation.kind == "image-import":
-            yield pending.ImageSeen(operation.image, ImageState.READY)
+            yield pending.ImageSeen(operation.image, ImageState.READY, kernel_config="CONFIG_64BIT=y\n")
         elif operation.kind == "image-delete":
             yield pending.ImageGone(operation.image)
 
