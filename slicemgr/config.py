@@ -181,9 +181,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
-    controller: str = (
-        "observe"  # takes memory when the node runs short: on, off, or observe: only reports what it would do
-    )
+    controller: str = "observe"  # what a node that runs short does: on takes memory, observe only reports it, or off
 
 
 @dataclass(frozen=True, slots=True)

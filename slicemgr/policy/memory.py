@@ -84,10 +84,8 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
     }
     take = _share(needed, idle, weights)
     if urgent and (left := needed - sum(take.values())) > 0:
-        rest = {name: max(0, min(beyond[name], most[name]) - take.get(name, 0)) for name in beyond}
-        take = {name: take.get(name, 0) + more for name, more in _share(left, rest, weights).items()} | {
-            name: amount for name, amount in take.items() if not rest[name]
-        }
+        rest = {name: max(0, min(beyond[name], most[name]) - take[name]) for name in beyond}
+        take = {name: take[name] + more for name, more in _share(left, rest, weights).items()}
     take = {name: amount for name, amount in take.items() if amount}
     return State(True, quiet, take), Targets(take, guarantees, needed)
 
@@ -131,8 +129,6 @@ def _share(needed: int, most: Mapping[str, int], weights: Mapping[str, int]) -> 
         for name in full:
             given[name] = most[name]
             del open_[name]
-        if needed < sum(given.values()):  # rounding
-            given[full[-1]] -= sum(given.values()) - needed
     return given
 
 

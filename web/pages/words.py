@@ -11,7 +11,7 @@ from flask import Flask
 from markupsafe import Markup
 
 from slicemgr import human
-from slicemgr.policy.quota import NOUNS, SIZES
+from slicemgr.policy.quota import NOUNS, RESOURCES, SIZES
 
 LABELS = {  # of resources
     "slices": "Slices",
@@ -64,6 +64,7 @@ def install(app: Flask) -> None:
         "notice_text": notice_text,
     }
     app.jinja_env.filters.update(filters)
+    app.jinja_env.globals["RESOURCES"] = RESOURCES
 
 
 def ago(value: str | None) -> Markup:

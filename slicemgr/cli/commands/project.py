@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 _RESOURCES = ("slices", "slivers", "vcpus", "memory", "memory_guarantee", "disk", "ports", "lease")
-_SIZES = ("memory", "memory_guarantee", "disk", "lease")  # sent as the user wrote them
+_SIZES = ("memory", "memory_guarantee", "disk")  # in bytes
+_AS_WRITTEN = (*_SIZES, "lease")  # sent as the user wrote them
 _NO_LIMIT = "none"
 
 
@@ -70,7 +71,7 @@ def _rows(found: wire.Project, for_people: bool) -> list[dict[str, object]]:
         value = levels[level].get(name)
         if value is None or not for_people:
             return value
-        return size(value) if name in _SIZES[:-1] else span(value) if name == "lease" else number(value)
+        return size(value) if name in _SIZES else span(value) if name == "lease" else number(value)
 
     return [{"resource": name, **{level: shown(level, name) for level in levels}} for name in _RESOURCES]
 
@@ -99,7 +100,7 @@ def _limits(given: dict[str, Any]) -> dict[str, dict[str, object]]:
 def _value(name: str, level: str, value: str) -> object:
     if value == _NO_LIMIT:
         return None
-    if name in _SIZES:
+    if name in _AS_WRITTEN:
         return value
     try:
         return float(value) if name == "vcpus" else int(value)

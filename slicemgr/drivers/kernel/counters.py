@@ -240,9 +240,14 @@ class Machine:
     pids: int
 
 
+def meminfo() -> dict[str, int]:
+    """The values of /proc/meminfo in bytes; counts of huge pages are among them, multiplied likewise."""
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in _lines("/proc/meminfo")}
+
+
 def machine() -> Machine:
     """The counters of the node. Used memory is what is not available without swapping: total less MemAvailable."""
-    info = {words[0].rstrip(":"): int(words[1]) * 1024 for words in _lines("/proc/meminfo")}
+    info = meminfo()
     # user, nice, system, irq, softirq and steal; guest time is part of user.
     ticks = [int(one) for one in next(_lines("/proc/stat"))[1:9]]
     load = Path("/proc/loadavg").read_text().split()

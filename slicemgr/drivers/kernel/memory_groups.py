@@ -16,11 +16,10 @@ from slicemgr.config import PACKAGE
 from slicemgr.drivers import command
 from slicemgr.drivers.command import CommandFailed
 from slicemgr.drivers.kernel import cgroup
-from slicemgr.drivers.kernel.counters import read_file, value_in
+from slicemgr.drivers.kernel.counters import meminfo, read_file, value_in
 from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
-_MEMINFO = Path("/proc/meminfo")
 _PAGE = 4096
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
@@ -48,12 +47,8 @@ class Take:
 
 def node() -> tuple[int, int, int]:
     """The memory of the node, what of it is available, and its free swap."""
-    names = {b"MemTotal": 0, b"MemAvailable": 0, b"SwapFree": 0}
-    for line in read_file(_MEMINFO).splitlines():
-        name, _, rest = line.partition(b":")
-        if name in names:
-            names[name] = int(rest.split()[0]) * 1024
-    return names[b"MemTotal"], names[b"MemAvailable"], names[b"SwapFree"]
+    info = meminfo()
+    return info["MemTotal"], info["MemAvailable"], info["SwapFree"]
 
 
 def group(pid: int) -> Path | None:

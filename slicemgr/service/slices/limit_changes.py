@@ -52,13 +52,10 @@ def read(raw: Mapping[str, Any]) -> dict[str, int]:
 
 def text(changes: Mapping[str, Any]) -> str:
     """The changes as words, such as `disk 8.0 GiB, memory weight 200`."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value_text(name, changes[name])}" for name in FIELDS if name in changes
-    )
+    return ", ".join(f"{name.replace('_', ' ')} {_in_unit(name, changes[name])}" for name in FIELDS if name in changes)
 
 
-def value_text(name: str, value: int) -> str:
-    """A value of one of FIELDS in its unit."""
+def _in_unit(name: str, value: int) -> str:
     return allocate.size_text(value) if name in quota.SIZES else str(value)
 
 

@@ -156,7 +156,7 @@ def slice_spec(
             memory=form.take("memory", memory, defaults.memory.bytes),
             memory_guarantee=form.take("memory_guarantee", memory_guarantee, defaults.memory_guarantee.bytes),
             memory_weight=form.take("memory_weight", memory_weight, 100),
-            disk=form.take("disk", lambda value: _size("disk", value, LEAST_DISK), defaults.disk.bytes),
+            disk=form.take("disk", disk, defaults.disk.bytes),
             pids=form.take(
                 "pids",
                 lambda value: _whole("pids", value, LEAST_PIDS, MOST_PIDS),
@@ -253,9 +253,7 @@ def lease(value: Any, config: Config) -> timedelta:
 
 
 def disk(value: Any) -> int:
-    """A disk limit in bytes."""
-    if value is None:
-        raise invalid("disk", "is missing", "such as 8G")
+    """A disk limit in bytes. Refused(INVALID)."""
     return _size("disk", value, LEAST_DISK)
 
 
