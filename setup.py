@@ -14,22 +14,22 @@ from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build_py import build_py
 
 WITH_PROGRAMS = os.environ.get("SLICEMGR_PROGRAMS", "") == "1"
-DIRECTORY = Path("slicemgr/libexec")
-INIT_DIRECTORY = Path("slicemgr/images/init")  # slivers see it
+DIRECTORY = Path("slicemgr")
 FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
 LIBRARY = "build/sliver-launcher/maker.so"
 # The launcher confines a sliver, the view renews its files of lxcfs, the counter measures the processor's, reclaim
 # takes memory from groups; the probe, the benchmark of a kernel and the listener of ssh run in any sliver, so they are
 # static.
+# By their paths in the package; slivers see images/init.
 PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "sliver-launcher": (("tools/launcher/*.c",), {"libraries": ["seccomp"]}),
-    "sliver-view": (("tools/view/*.c", "tools/launcher/view.c"), {}),
-    "sliver-counter": (("tools/counter/*.c",), {}),
-    "sliver-reclaim": (("tools/reclaim/*.c",), {}),
-    "sliver-probe": (("tools/probe/*.c",), {"extra_postargs": ["-static", "-s"]}),
-    "sliver-latency": (("tools/latency/*.c",), {"extra_postargs": ["-static", "-s"]}),
-    "sshd-listener": (("tools/listener/*.c",), {"extra_postargs": ["-static", "-s"]}),
+    "libexec/sliver-launcher": (("tools/launcher/*.c",), {"libraries": ["seccomp"]}),
+    "libexec/sliver-view": (("tools/view/*.c", "tools/launcher/view.c"), {}),
+    "libexec/sliver-counter": (("tools/counter/*.c",), {}),
+    "libexec/sliver-reclaim": (("tools/reclaim/*.c",), {}),
+    "libexec/sliver-probe": (("tools/probe/*.c",), {"extra_postargs": ["-static", "-s"]}),
+    "libexec/sliver-latency": (("tools/latency/*.c",), {"extra_postargs": ["-static", "-s"]}),
+    "images/init/sshd-listener": (("tools/listener/*.c",), {"extra_postargs": ["-static", "-s"]}),
 }
 
 
@@ -52,11 +52,11 @@ class BuildWithPrograms(Build):
         customize_compiler(compiler)
         _build_library(compiler)
         macros = [("MAKER_LIBRARY", f'"{LIBRARY}"')]
-        for name, (patterns, how) in PROGRAMS.items():
+        for program, (patterns, how) in PROGRAMS.items():
+            place = top / DIRECTORY / program
             files = sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
-            objects = compiler.compile(files, output_dir=f"build/{name}", macros=macros, extra_postargs=FLAGS)
-            directory = INIT_DIRECTORY if name == "sshd-listener" else DIRECTORY
-            compiler.link_executable(objects, name, output_dir=str(top / directory), **how)
+            objects = compiler.compile(files, output_dir=f"build/{place.name}", macros=macros, extra_postargs=FLAGS)
+            compiler.link_executable(objects, place.name, output_dir=str(place.parent), **how)
 
 
 def _build_library(compiler: CCompiler) -> None:
