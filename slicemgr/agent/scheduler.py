@@ -254,11 +254,8 @@ class Scheduler:
             sliver = self._rows.get(sliver_id)
         if sliver is None:
             return None
-        with self._store.read() as connection:  # the turn may have waited since its row was read
-            if incarnation.held(connection) is not None:
-                if operation is None:
-                    return None
-                incarnation.refuse_during_hold(connection, "change slivers")
+        if self._held(refuse=operation is not None):
+            return None
         with self._lock:
             self._turn_slivers[sliver_id] = sliver
         steps = self._executor.steps(sliver)
@@ -268,6 +265,22 @@ class Scheduler:
         return self._executor.carry_out(
             sliver, steps, self._reporter(operation, sliver_id), lambda: self._unwanted(sliver)
         )
+
+    def _held(self, refuse: bool) -> bool:
+        """Whether the node is on hold; asked for each turn, which may have waited since its row was read.
+
+        While the database does not answer, the turn waits for it: its request must not fail because of a restart.
+        refuse: raise Refused during the hold. Raises StoreError if the agent stops before the database answers.
+        """
+        while True:
+            try:
+                with self._store.read() as connection:
+                    if refuse:
+                        incarnation.refuse_during_hold(connection, "change slivers")
+                    return incarnation.held(connection) is not None
+            except StoreError:
+                if self._stop.wait(_TICK):
+                    raise
 
     def _unwanted(self, sliver: Sliver) -> bool:
         """Whether a later request has changed the desired state since the turn was planned."""

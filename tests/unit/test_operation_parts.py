@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
-from bare_service import ADMIN, FACTS, Service
+from bare_service import ADMIN, FACTS, Service, databases_on
+from postgres_server import Server
 
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step
 from slicemgr.agent.scheduler import Scheduler
 from slicemgr.cli.commands import op
 from slicemgr.cli.render import progress
+from slicemgr.config import AgentConfig
 from slicemgr.ipc.wake import wake
 from slicemgr.model import OperationState, Sliver
 from slicemgr.service.nodes import operations
@@ -198,9 +201,15 @@ class Batches(Journal):
         return super()._write(batch)
 
 
-def run_agent(service: Service, operation: str, journal: Journal | None = None) -> Executor:
-    """Run the scheduler of node1 until its part of the operation has ended."""
-    config, stop, executor = service.config, threading.Event(), Executor()
+def run_agent(
+    service: Service,
+    operation: str,
+    journal: Journal | None = None,
+    executor: Executor | None = None,
+    began: Callable[[], None] = lambda: None,
+) -> Executor:
+    """Run the scheduler of node1 until its part of the operation has ended. began: called in this thread first."""
+    config, stop, executor = service.config, threading.Event(), executor or Executor()
 
     class Reconciler:
         def compare(self, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> None:
@@ -212,6 +221,7 @@ def run_agent(service: Service, operation: str, journal: Journal | None = None) 
         thread = threading.Thread(target=scheduler.run)
         thread.start()
         try:
+            began()
             for _ in range(600):
                 journal.flush()
                 if operation not in {one.id for one in pending(service, "node1")}:
@@ -282,3 +292,27 @@ def test_people_see_which_nodes_an_operation_waits_for(service: Service) -> None
         "node1: queued, 0 of 1 slivers",
         "node2: failed, 0 of 1 slivers: no \\x1broom",
     ]
+
+
+def test_a_turn_waits_while_the_database_restarts(tmp_path: Path) -> None:
+    """The server stops during the turn of the first sliver; that of the second one begins before it is back."""
+    down = threading.Event()
+
+    class StopsTheServer(Executor):
+        def carry_out(self, *args: object) -> None:
+            if not down.is_set():
+                server.stop()
+                down.set()
+
+    with Server() as server, databases_on(server), Service(tmp_path, agent=AgentConfig(workers=1)) as service:
+        created = service.create("exp", count=2)
+
+        def restart() -> None:
+            assert down.wait(60)
+            time.sleep(1.5)  # the next turn has asked the database
+            server.start()
+
+        executor = run_agent(service, created, executor=StopsTheServer(), began=restart)
+        ended = shown(service, created)
+    assert (ended["state"], ended["error"]) == ("done", None)
+    assert len(executor.planned) == 2
