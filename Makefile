@@ -59,4 +59,4 @@ bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo
 	    --output build/lifecycle-$$(date -u +%Y%m%d-%H%M%S)
 
 clean: down ## also remove what setup made
-	@rm -rf .venv build dist *.egg-info slicemgr/libexec images/init/sshd-listener slicemgr/manual
+	@rm -rf .venv build dist *.egg-info slicemgr/libexec images/init/init images/init/sshd-listener slicemgr/manual

@@ -154,8 +154,8 @@ def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = 
     return target
 
 
-def make_root(root: Path, shell: str = "busybox", rc: str = "", files: dict[str, Path] | None = None) -> Path:
-    """Make a root with the tools of busybox, `shell` as /bin/sh and `rc` as the tenant's script at boot."""
+def make_root(root: Path, rc: str = "", files: dict[str, Path] | None = None) -> Path:
+    """Make a root with the tools of busybox and `rc` as the tenant's script at boot."""
     for directory in (
         "bin",
         "etc",
@@ -175,9 +175,7 @@ def make_root(root: Path, shell: str = "busybox", rc: str = "", files: dict[str,
     copy_program(Path("/bin/busybox"), root)
     for applet in APPLETS:
         (root / "bin" / applet).symlink_to("busybox")
-    if shell != "busybox":
-        copy_program(Path("/bin") / shell, root)
-    (root / "bin" / "sh").symlink_to(shell)
+    (root / "bin" / "sh").symlink_to("busybox")
     for path, source in (files or {}).items():
         shutil.copy(source, root / path)
     script = root / "etc" / "rc.local"
@@ -275,9 +273,9 @@ class Slivers:
         place = replace(self.place, root=root, launcher=plain, masked_dirs=(), masked_files=(), vmstat=None)
         return root, self.start(sliver, place, lambda xml: xml.replace('policy="deny"', 'policy="default"'))
 
-    def boot(self, rc: str = "", shell: str = "busybox", **limits: int | float | None) -> tuple[Sliver, int]:
+    def boot(self, rc: str = "", **limits: int | float | None) -> tuple[Sliver, int]:
         sliver = self.new(**limits)
-        make_root(self.root(sliver), shell, rc)
+        make_root(self.root(sliver), rc)
         return sliver, self.start(sliver)
 
     def end(self) -> None:

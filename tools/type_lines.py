@@ -47,7 +47,11 @@ PARTS = {
     "model.py": {"Boot": KVM, "BootFacts": KVM},
     "names.py": {"root_dir": LXC, "launch_file": LXC, "disk_file": KVM, "seed_file": KVM},
 }
-BESIDE = {"tools/launcher/**/*.c": LXC, "images/init/init": LXC}  # not Python, and not in the total
+BESIDE = {
+    "tools/launcher/**/*.c": LXC,
+    "tools/init/*.c": LXC,
+    "tools/listener/*.c": LXC,
+}  # not Python, and not in the total
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

@@ -113,7 +113,7 @@ def test_without_a_terminal_what_is_piped_in_is_typed(node: Node) -> None:
             if line == "exp-1\n":
                 break
         complaint = process.communicate(timeout=60)[1]
-    assert process.returncode == 0 and "\nLinux\nexp-1\n" in said
+    assert process.returncode == 0 and "Linux\nexp-1\n" in said
     assert complaint == "slicectl: connected to exp/1\n"
 
 

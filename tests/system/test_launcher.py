@@ -311,10 +311,9 @@ def test_a_container_whose_hardening_fails_does_not_start(slivers: Slivers) -> N
     assert not (slivers.root(sliver) / "root" / "ran").exists()
 
 
-@pytest.mark.parametrize("shell", ["busybox", "dash", "bash"])
-def test_init_reaps_and_stops_cleanly_under_every_shell(slivers: Slivers, shell: str) -> None:
+def test_init_reaps_and_stops_cleanly(slivers: Slivers) -> None:
     orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 & sleep 0.05 &) ; done; sleep 0.3; touch /root/done; sleep 1000"
-    sliver, init = slivers.boot(rc=orphans, shell=shell)
+    sliver, init = slivers.boot(rc=orphans)
     eventually((slivers.root(sliver) / "root" / "done").exists)
 
     namespace = Path(f"/proc/{init}/ns/pid").readlink()
@@ -323,7 +322,7 @@ def test_init_reaps_and_stops_cleanly_under_every_shell(slivers: Slivers, shell:
         return [line for line in _processes(namespace) if line.endswith(" Z")]
 
     eventually(lambda: not zombies())
-    assert len(_processes(namespace)) >= 3  # init, rc.local, the console's shell
+    assert len(_processes(namespace)) >= 2  # init, rc.local; no shell waits at the console
     assert slivers.hypervisor.stop(sliver.id, grace=30)
     assert slivers.hypervisor.domain(sliver.id) is None
 

@@ -32,13 +32,14 @@ from slicemgr.web import create_app
 
 PROGRAMS = {
     *(f"libexec/sliver-{name}" for name in ("counter", "latency", "launcher", "probe", "reclaim", "view")),
+    "images/init/init",
     "images/init/sshd-listener",
 }
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 # The folders of what the README copies by hand, of the programs in C, and of the documents that it links to.
 BESIDE = (
-    *("docs", "requirements", "tools/counter", "tools/latency", "tools/launcher", "tools/listener", "tools/nginx"),
-    *("tools/probe", "tools/reclaim", "tools/units", "tools/view"),
+    *("docs", "requirements", "tools/counter", "tools/init", "tools/latency", "tools/launcher", "tools/listener"),
+    *("tools/nginx", "tools/probe", "tools/reclaim", "tools/units", "tools/view"),
 )
 
 
@@ -182,13 +183,13 @@ def test_the_sdist_has_all_that_builds_and_installs(released: Released) -> None:
     wanted |= {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.py", "tools/packages.txt"}
     wanted |= {f"slicemgr/{name}" for name in released.sources()}
     assert wanted - found.keys() == set()
-    assert found["slicemgr/images/init/init"] & 0o111
+    assert found["slicemgr/images/init/systemd"] & 0o111
 
 
 def test_the_sdist_has_nothing_twice_and_nothing_compiled(released: Released) -> None:
     found = members(released.sdist)
     assert [name for name in found if name.startswith((*(f"{one}/" for one in LINKED), "tests/", "build/"))] == []
-    compiled = ("libexec/", "sshd-listener", ".pyc", ".o", ".so")
+    compiled = ("libexec/", "init/init", "sshd-listener", ".pyc", ".o", ".so")
     assert [name for name in found if "libexec" in name or name.endswith(compiled)] == []
 
 
@@ -215,7 +216,7 @@ def test_the_package_is_installed_whole(released: Released, environment: Path) -
     assert installed == {*sources, *PROGRAMS}
     assert [name for name, path in sources.items() if (package / name).read_bytes() != path.read_bytes()] == []
     executable = {name for name in installed if os.access(package / name, os.X_OK)}
-    assert executable >= {"images/init/init", *PROGRAMS}
+    assert executable >= PROGRAMS
     assert all((package / name).read_bytes().startswith(b"\x7fELF") for name in PROGRAMS)
 
 
@@ -251,11 +252,12 @@ def test_files_of_an_earlier_build_are_not_in_the_wheel(tmp_path: Path) -> None:
     source = tmp_path / "clone"
     prodhost.copy_sources(source)
     left = source / "build" / "lib" / "slicemgr" / "left.py"
-    for path in (left, *(source / "slicemgr" / name for name in ("libexec/sliver-probe", "images/init/sshd-listener"))):
+    compiled = ("libexec/sliver-probe", "images/init/init", "images/init/sshd-listener")
+    for path in (left, *(source / "slicemgr" / name for name in compiled)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("of before")
     with zipfile.ZipFile(make_wheel(source, tmp_path)) as archive:
-        found = [one for one in archive.namelist() if "libexec" in one or one.endswith(("left.py", "sshd-listener"))]
+        found = [one for one in archive.namelist() if "libexec" in one or one.endswith(("left.py", *compiled))]
     assert found == []
 
 
