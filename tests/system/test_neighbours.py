@@ -118,14 +118,19 @@ def test_a_network_that_is_restarted_inside_goes_on(net: Net) -> None:
         f"ip neigh replace {ADDRESS} lladdr {MAC} dev {LINK} nud reachable",
         f"ip neigh replace {ADDRESS} lladdr 52:00:00:00:00:01 dev {LINK} nud permanent",
         f"echo 0 > /proc/sys/net/ipv4/conf/{LINK}/rp_filter",
+        f"echo 1 > /proc/sys/net/ipv4/conf/{LINK}/arp_accept",
         f"echo 0 > /proc/sys/net/ipv6/conf/{LINK}/disable_ipv6",
     ],
 )
 def test_what_is_missing_is_noticed_and_made_again(net: Net, undo: str) -> None:
     guard(net)
+    assert net.node.ask({"task": "guarded", "sliver": SLIVER}) == [True]
     net.node.shell(undo)
+    assert net.node.ask({"task": "guarded", "sliver": SLIVER}) == [False]
     guard(net)
     assert entries(net) == [OWN]
+    settings = [f"ipv4/conf/{LINK}/rp_filter", f"ipv4/conf/{LINK}/arp_accept", f"ipv6/conf/{LINK}/disable_ipv6"]
+    assert net.node.shell(f"cd /proc/sys/net; cat {' '.join(settings)}").split() == ["1", "0", "1"]
 
 
 def test_a_link_that_is_not_there_needs_nothing(net: Net) -> None:

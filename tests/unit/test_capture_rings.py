@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slicemgr.agent.chores.capture_rings import SETTLED, Ledger
 from slicemgr.agent.doctor import socket_memory
-from slicemgr.drivers.kernel import bpf, capture_rings, cgroup, packet_sockets
+from slicemgr.drivers.kernel import bpf, capture_rings, cgroup, netlink, packet_sockets
 from slicemgr.drivers.kernel.packet_sockets import Found
 from slicemgr.model import MIB
 
@@ -137,7 +137,7 @@ def test_rings_are_read_from_the_kernels_description_of_a_socket() -> None:
     assert list(packet_sockets.rings(body)) == [65536, 65536]
     assert list(packet_sockets.rings(body[:20])) == []
     message = struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 0) + body
-    assert [kind for kind, _ in packet_sockets.messages(message + struct.pack("=IHHII", 16, 3, 0, 1, 0))] == [20, 3]
+    assert [kind for kind, _ in netlink.messages(message + struct.pack("=IHHII", 16, 3, 0, 1, 0))] == [20, 3]
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slicemgr.drivers.kernel import namespaces
+from slicemgr.drivers.kernel import namespaces, netlink
 
 _SO_NETNS_COOKIE = 71
-_SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
-_DONE, _ERROR = 3, 2
+_SOCK_DIAG, _BY_FAMILY = 4, 20
 _SHOW_RINGS = 4
 _RX_RING, _TX_RING = 2, 3  # attributes of a response
-_HEAD, _ATTRIBUTE, _RING = struct.Struct("=IHHII"), struct.Struct("=HH"), struct.Struct("=II")
-_ASK = struct.Struct("=BBHIIII")
+_ASK, _RING = struct.Struct("=BBHIIII"), struct.Struct("=II")
 _SOCKET = 16  # bytes of a socket's description before its attributes
 _BUFFER = 1 << 16
 _PATIENCE = 5.0  # seconds
@@ -49,14 +47,14 @@ class Found:
 def find(diagnosis: socket.socket, least: int) -> Found:
     """The sockets that exist now; a ring counts at least `least` bytes. Raises OSError."""
     request = _ASK.pack(socket.AF_PACKET, 0, 0, 0, _SHOW_RINGS, 0, 0)
-    diagnosis.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
+    diagnosis.send(netlink.message(_BY_FAMILY, netlink.DUMP, request))
     sockets, total, more = 0, 0, True
     while more:
-        for kind, body in messages(diagnosis.recv(_BUFFER)):
-            if kind == _ERROR:
-                code = -struct.unpack_from("=i", body)[0]
+        for kind, body in netlink.messages(diagnosis.recv(_BUFFER)):
+            if kind == netlink.ERROR:
+                code = netlink.error(body)
                 raise OSError(code, os.strerror(code))
-            if kind == _DONE:
+            if kind == netlink.DONE:
                 more = False
             else:
                 sockets += 1
@@ -64,20 +62,9 @@ def find(diagnosis: socket.socket, least: int) -> Found:
     return Found(sockets, total)
 
 
-def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The type and payload of each netlink message. Pure."""
-    while len(data) >= _HEAD.size:
-        length, kind, *_ = _HEAD.unpack_from(data)
-        yield kind, data[_HEAD.size : length]
-        data = data[(length + 3) & ~3 :]
-
-
 def rings(body: bytes) -> Iterator[int]:
     """The size of each ring of a socket in bytes, from its description. Pure."""
-    data = body[_SOCKET:]
-    while len(data) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(data)
+    for kind, value in netlink.attributes(body[_SOCKET:]):
         if kind in (_RX_RING, _TX_RING):
-            size, count = _RING.unpack_from(data, _ATTRIBUTE.size)
+            size, count = _RING.unpack_from(value)
             yield size * count
-        data = data[max(_ATTRIBUTE.size, (length + 3) & ~3) :]

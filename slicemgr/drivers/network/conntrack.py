@@ -6,6 +6,7 @@ one delete request per match. The dump takes about 10 ms for 250,000 hash bucket
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import struct
@@ -13,16 +14,14 @@ from collections.abc import Callable, Collection, Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from slicemgr.drivers.kernel import netlink
+
 log = logging.getLogger(__name__)
 
 _NETLINK_NETFILTER = 12
 _GET, _DELETE = 0x0101, 0x0102  # IPCTNL_MSG_CT_GET and _DELETE of NFNL_SUBSYS_CTNETLINK
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 1, 4, 0x300
-_NESTED = 0x8000
 _TUPLE_ORIG, _TUPLE_REPLY, _ZONE = 1, 2, 18
 _TUPLE_IP, _IP_V4_SRC = 1, 1
-_HEADER = struct.Struct("=IHHII")
 _TIMEOUT = 10.0  # seconds
 _TOTAL = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
@@ -78,41 +77,37 @@ def _forget(link: socket.socket, meant: Callable[[IPv4Address], bool]) -> int:
                 verdicts[source] = meant(IPv4Address(source))
             if verdicts[source]:
                 zone = attributes.get(_ZONE)
-                original = _attribute(_TUPLE_ORIG | _NESTED, attributes[_TUPLE_ORIG])
-                found.append(original + (_attribute(_ZONE, zone) if zone else b""))
+                original = netlink.attribute(_TUPLE_ORIG | netlink.NESTED, attributes[_TUPLE_ORIG])
+                found.append(original + (netlink.attribute(_ZONE, zone) if zone else b""))
                 break
     for connection in found:
-        _send(link, _DELETE, _NLM_F_ACK, connection)
+        _send(link, _DELETE, netlink.ACK, connection)
         for _ in _answers(link):
             pass
     return len(found)
 
 
 def _dump(link: socket.socket) -> Iterator[_Attributes]:
-    _send(link, _GET, _NLM_F_DUMP, b"")
+    _send(link, _GET, netlink.DUMP, b"")
     for payload in _answers(link):
-        attributes = _parse(payload[4:])
+        attributes = dict(netlink.attributes(payload[4:]))
         if _TUPLE_ORIG in attributes and _TUPLE_REPLY in attributes:
             yield attributes
 
 
 def _send(link: socket.socket, kind: int, flags: int, attributes: bytes) -> None:
-    body = struct.pack("=BBH", socket.AF_INET, 0, 0) + attributes
-    link.send(_HEADER.pack(_HEADER.size + len(body), kind, _NLM_F_REQUEST | flags, 1, 0) + body)
+    link.send(netlink.message(kind, flags, struct.pack("=BBH", socket.AF_INET, 0, 0) + attributes))
 
 
 def _answers(link: socket.socket) -> Iterator[bytes]:
     """The payloads of one response. Raises OSError, but not for a connection that has ended in the meantime."""
     while True:
-        data = link.recv(1 << 17)
-        while len(data) >= _HEADER.size:
-            length, kind, _flags, _sequence, _port = _HEADER.unpack_from(data)
-            payload, data = data[_HEADER.size : length], data[(length + 3) & ~3 :]
-            if kind == _NLMSG_DONE:
+        for kind, payload in netlink.messages(link.recv(1 << 17)):
+            if kind == netlink.DONE:
                 return
-            if kind == _NLMSG_ERROR:
-                code = -struct.unpack_from("=i", payload)[0]
-                if code not in (0, 2):  # ENOENT
+            if kind == netlink.ERROR:
+                code = netlink.error(payload)
+                if code not in (0, errno.ENOENT):
                     raise OSError(code, "ctnetlink refused")
                 return
             yield payload
@@ -120,19 +115,5 @@ def _answers(link: socket.socket) -> Iterator[bytes]:
 
 def _source(pair: bytes) -> bytes:
     """The source address of a connection tuple."""
-    return _parse(_parse(pair).get(_TUPLE_IP, b"")).get(_IP_V4_SRC, b"")
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", len(value) + 4, kind) + value + bytes(-len(value) % 4)
-
-
-def _parse(data: bytes) -> _Attributes:
-    attributes: _Attributes = {}
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        if length < 4:
-            break
-        attributes[kind & 0x3FFF] = data[4:length]
-        data = data[(length + 3) & ~3 :]
-    return attributes
+    addresses = dict(netlink.attributes(pair)).get(_TUPLE_IP, b"")
+    return dict(netlink.attributes(addresses)).get(_IP_V4_SRC, b"")

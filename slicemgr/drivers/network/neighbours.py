@@ -15,14 +15,12 @@ import struct
 from pathlib import Path
 
 from slicemgr import names
+from slicemgr.drivers.network import link_settings
+from slicemgr.drivers.network.link_settings import ARP_ACCEPT, DISABLE_IPV6, RP_FILTER
 from slicemgr.errors import Failed
 
-_SYSTEM = Path("/proc/sys/net")  # of the caller's network namespace
-_WANTED = {
-    "ipv4/conf/{link}/rp_filter": "1",
-    "ipv4/conf/{link}/arp_accept": "0",
-    "ipv6/conf/{link}/disable_ipv6": "1",  # IPv6 has a global neighbour table as well
-}
+_IPV4 = {RP_FILTER: 1, ARP_ACCEPT: 0}
+_IPV6 = Path("/proc/sys/net/ipv6/conf")  # of the caller's network namespace; IPv6 has a global neighbour table as well
 _GET_PEER, _GET_ARP, _SET_ARP = 0x8917, 0x8954, 0x8955  # SIOCGIFDSTADDR, SIOCGARP, SIOCSARP: linux/sockios.h
 _ETHERNET = 1  # ARPHRD_ETHER: linux/if_arp.h
 _COMPLETE, _PERMANENT = 0x02, 0x04  # ATF_COM, ATF_PERM
@@ -35,9 +33,11 @@ def guard(sliver: str, address: str) -> None:
     """Protect the sliver's link; may be repeated. Without a link there is no effect. Raises Failed."""
     link = names.link(sliver)
     try:
-        for path, value in _settings(link):
-            if path.read_text().strip() != value:
-                path.write_text(value)
+        found = link_settings.read(link)
+        if not _fits_ipv4(found):
+            link_settings.write(link, _IPV4)
+        if not _fits_ipv6(found):
+            (_IPV6 / link / "disable_ipv6").write_text("1")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             fcntl.ioctl(control, _SET_ARP, _entry(link, socket.inet_aton(address), _mac(sliver)))
     except OSError as error:
@@ -55,15 +55,19 @@ def is_guarded(sliver: str) -> bool:
             reply = fcntl.ioctl(control, _GET_ARP, _entry(link, peer, bytes(6)))
             mac, flags = _REQUEST.unpack(reply)[3:5]
         permanent = bool(flags & _PERMANENT) and mac[:6] == _mac(sliver)
-        return permanent and all(path.read_text().strip() == value for path, value in _settings(link))
+        found = link_settings.read(link)
+        return permanent and _fits_ipv4(found) and _fits_ipv6(found)
     except OSError as error:
         return error.errno in (*_NO_LINK, errno.EADDRNOTAVAIL)  # a link without an address has no neighbours
 
 
-def _settings(link: str) -> list[tuple[Path, str]]:
-    """The settings and their values, without those for IPv6 if the kernel lacks it."""
-    files = [(_SYSTEM / path.format(link=link), value) for path, value in _WANTED.items()]
-    return [(path, value) for path, value in files if (_SYSTEM / "ipv6").exists() or "ipv6" not in path.parts]
+def _fits_ipv4(found: link_settings.Settings) -> bool:
+    return all(found.ipv4.get(number) == value for number, value in _IPV4.items())
+
+
+def _fits_ipv6(found: link_settings.Settings) -> bool:
+    """Without IPv6, in the kernel or on the link, there is nothing to disable."""
+    return found.ipv6.get(DISABLE_IPV6, 1) == 1
 
 
 def _entry(link: str, address: bytes, mac: bytes) -> bytes:
