@@ -11,6 +11,7 @@ from slicemgr import names
 from slicemgr.agent import observe, repairs
 from slicemgr.agent.hold import Hold
 from slicemgr.agent.node import Node
+from slicemgr.agent.plan import Observed
 from slicemgr.agent.repairs import Repair
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.errors import SlicemgrError
@@ -44,10 +45,18 @@ class Reconciler:
         host = self._observe()
         if host is None:
             return None
+        return Comparison(host, self._find(slivers, host.sliver, busy))
+
+    def check(self, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> Iterator[Repair]:
+        """The repairs of a few slivers, each of which is observed by itself. Raises Failed if that is not possible."""
+        node = self._node
+        return self._find(slivers, lambda sliver: observe.one(node.config, node.hypervisor, sliver), busy)
+
+    def _find(
+        self, slivers: Sequence[Sliver], observed: Callable[[str], Observed], busy: Callable[[str], bool]
+    ) -> Iterator[Repair]:
         known = self._node.machines.found is not None
-        now = time.monotonic()
-        found = repairs.find(slivers, host.sliver, self._attempts, now, busy=busy, machines_known=known)
-        return Comparison(host, found)
+        return repairs.find(slivers, observed, self._attempts, time.monotonic(), busy=busy, machines_known=known)
 
     def report(self, slivers: Sequence[Sliver]) -> None:
         """The same during the hold after a restore: only report the differences. Raises StoreError.

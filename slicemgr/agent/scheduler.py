@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 _NO_EVENT = ((), (Step.KEYS,))
 _TICK = 1.0  # seconds between queries for operations when no process wakes the agent
 _QUIET = 3.0  # seconds without the end of an operation before its effects are reconciled and announced
-_SETTLING = 0.2  # seconds from the start or end of a domain to reconciling, so that many at once cause one comparison
+_SETTLING = 0.2  # seconds from the start or end of a domain to its check, so that many at once cause one comparison
+_MOST_CHECKED = 32  # domains that are checked one by one; more cause a comparison of the node
 
 
 @dataclass(slots=True)
@@ -87,20 +88,19 @@ class Scheduler:
         self._operations: dict[str, _Operation] = {}
         self._turns = Turns(config.agent.workers)
         self._slow = ThreadPoolExecutor(2, "slow")
-        self._reconcile_soon = threading.Event()
+        self._changed: set[str] = set()  # slivers whose domains have started or ended
         self._operation_ended = threading.Event()
 
     def run(self) -> None:
-        """Work until `stop`. The node is reconciled at an interval, and when a domain has started or ended."""
+        """Work until `stop`. The node is reconciled at an interval, and a sliver when its domain starts or ends."""
         with ExitStack() as stack:
             listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
             stack.callback(self._turns.shutdown)
-            due, quiet = 0.0, math.inf
+            due, quiet, check = 0.0, math.inf, math.inf
             while not self._stop.is_set():
-                if self._reconcile_soon.is_set():
-                    self._reconcile_soon.clear()
-                    due = min(due, time.monotonic() + _SETTLING)
+                if self._changed:
+                    check = min(check, time.monotonic() + _SETTLING)
                 if self._operation_ended.is_set():
                     self._operation_ended.clear()
                     quiet = time.monotonic() + _QUIET
@@ -108,6 +108,10 @@ class Scheduler:
                     if self._fence:
                         self._fence.step(self._forget_sliver, self._turns.busy)
                     self._take()
+                    if time.monotonic() >= check:
+                        check, before, due = math.inf, due, 0.0
+                        if self._check_changed():
+                            due = before
                     if time.monotonic() >= min(due, quiet):
                         self._reconcile()
                         due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
@@ -118,12 +122,36 @@ class Scheduler:
                     log.exception("reconciling the node failed; it is repeated")
                     due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
                     self._stop.wait(_TICK)
-                listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
+                listener.wait(min(_TICK, max(0.0, min(due, quiet, check) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:
-        """Reconcile soon, because a domain started or ended; not during work on the sliver, or after its deletion."""
+        """Check a sliver soon whose domain started or ended; not during work on it, or after its deletion."""
         if not self._turns.busy(sliver) and names.sliver_dir(self._config.node.pool, sliver).exists():
-            self._reconcile_soon.set()
+            with self._lock:
+                self._changed.add(sliver)
+
+    def _check_changed(self) -> bool:
+        """Repair the slivers whose domains have changed; False if that needs a comparison of the whole node."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        if len(changed) > _MOST_CHECKED:
+            return False
+        with self._store.read() as connection:
+            slivers = [row.sliver for row in work.slivers(connection, self._config.node.name, changed)]
+            held = incarnation.held(connection) is not None
+        if held or len(slivers) < len(changed):
+            return False
+        try:
+            for repair in self._reconciler.check(slivers, self._absent_or_busy(slivers)):
+                self._repair(repair.sliver)
+        except Failed:
+            return False
+        return True
+
+    def _absent_or_busy(self, slivers: list[Sliver]) -> Callable[[str], bool]:
+        """Whether a sliver waits for its image, or work on it is in progress."""
+        absent = self._waits.absent(slivers) if self._waits else set()
+        return lambda one: one in absent or self._turns.busy(one)
 
     def _reconcile(self) -> None:
         """Compare the host with the rows, and repair slivers without an operation."""
@@ -133,8 +161,7 @@ class Scheduler:
         if held:
             self._reconciler.report(slivers)
             return
-        absent = self._waits.absent(slivers) if self._waits else set()
-        found = self._reconciler.compare(slivers, lambda one: one in absent or self._turns.busy(one))
+        found = self._reconciler.compare(slivers, self._absent_or_busy(slivers))
         if found is None:
             return
         for repair in found.repairs:
