@@ -8,6 +8,7 @@ of virtual machines is not taken.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 ACTION = "memory short"
 _INTERVAL = 1.0  # seconds
 _WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
+_COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +43,24 @@ class _Group:
 
 @dataclass(slots=True)
 class MemoryController:
-    """One step a second. measure: total and available memory of the node, and its free swap."""
+    """One step a second. measure: total and available memory of the node, and its free swap.
+
+    spent: seconds of processor time of this thread. Many groups are read less often, so that it costs no more than 1 %
+    of a processor, except while the node is below the lower mark.
+    """
 
     config: Config
     store: Store
     measure: Callable[[], tuple[int, int, int]] = memory_groups.node
+    spent: Callable[[], float] = time.thread_time
     _state: State = field(default_factory=State)
     _last: float | None = None
     _reread: dict[str, int] = field(default_factory=dict)
     _taken: int = 0  # bytes since the node has been short
     _from: set[str] = field(default_factory=set)
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
+    _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
+    _directories: dict[str, tuple[int, Path]] = field(default_factory=dict)  # sliver → main process and its group
 
     def chores(self) -> list[Chore]:
         """The chore; none if it is switched off."""
@@ -67,15 +76,19 @@ class MemoryController:
         return [] if self.config.memory.controller == "off" else [chore]
 
     def step(self, now: float) -> Targets | None:
-        """One step; None while the node has plenty, or is on hold. now: of a monotonic clock. Raises OSError."""
+        """One step; None while no groups are read, or on hold. now: of a monotonic clock. Raises OSError."""
         total, available, swap = self.measure()
+        begun, groups = self.spent(), None
         if not self._settled and (groups := self._groups(swap=swap > 0)) is not None:
             self._restore(groups)
             self._settled = True
         if available > _WATCH * memory.HIGH * total and not self._state.short:
             self._last = None
             return None
-        groups = self._groups(swap=swap > 0)
+        hurries = available < memory.LOW * total or (self._state.short and available >= memory.HIGH * total)
+        if now < self._rest and not hurries:
+            return None
+        groups = groups or self._groups(swap=swap > 0)
         if groups is None:
             return None
         holdings = [self._holding(one) for one in groups.values()]
@@ -85,22 +98,34 @@ class MemoryController:
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
         self._tell(before, targets, taken, available)
+        self._rest = now + (self.spent() - begun) / _COST
         return targets
 
     def _groups(self, *, swap: bool) -> dict[str, _Group] | None:
         """What runs here, by sliver; None during the hold after a restore, whose rows are older than the slivers."""
-        running = counters.running()
+        running, version = counters.running(), cgroup.version()
         with self.store.read() as c:
             if incarnation.held(c) is not None:
                 return None
             promises = memory_promises.of_node(c, self.config.node.name)
         found = {}
         for one in promises:
-            directory = memory_groups.group(running[one.id]) if one.id in running else None
-            held = None if directory is None else memory_groups.held(directory, swap=swap)
+            directory = self._directory(one.id, running[one.id]) if one.id in running else None
+            held = None if directory is None else memory_groups.held(directory, version, swap=swap)
             if directory is not None and held is not None:
                 found[one.id] = _Group(one, directory, held)
+        self._directories = {name: known for name, known in self._directories.items() if name in found}
         return found
+
+    def _directory(self, sliver: str, pid: int) -> Path | None:
+        """The group of a sliver, which stays the same while its main process runs."""
+        known = self._directories.get(sliver)
+        if known is None or known[0] != pid:
+            directory = memory_groups.group(pid)
+            if directory is None:
+                return None
+            known = self._directories[sliver] = (pid, directory)
+        return known[1]
 
     def _holding(self, one: _Group) -> Holding:
         promise, held = one.promise, one.held

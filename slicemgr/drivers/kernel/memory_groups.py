@@ -58,13 +58,13 @@ def group(pid: int) -> Path | None:
     return None
 
 
-def held(group: Path, *, swap: bool) -> Held | None:
-    """What a group holds; None if it is gone. swap: whether anonymous pages can be taken."""
-    unified = cgroup.version() == "v2"
+def held(group: Path, version: str, *, swap: bool) -> Held | None:
+    """What a group holds; None if it is gone. version: v1 or v2. swap: whether anonymous pages can be taken."""
+    unified = version == "v2"
     prefix = b"" if unified else b"total_"
     try:
-        stat = read_file(group / "memory.stat")
-        charged = int(read_file(group / ("memory.current" if unified else "memory.usage_in_bytes")))
+        stat = read_file(f"{group}/memory.stat")
+        charged = int(read_file(f"{group}/memory.current" if unified else f"{group}/memory.usage_in_bytes"))
     except (OSError, ValueError):
         return None
     kinds = (b"file", b"anon") if swap else (b"file",)
