@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from testbed import BIN, Node, eventually
 
 from slicemgr.bench.frame import folder
@@ -31,6 +32,7 @@ def end(node: Node, process: subprocess.Popen[str], number: signal.Signals) -> s
     return said
 
 
+@pytest.mark.long
 def test_a_run_that_is_ended_twice_and_resumed(node: Node, tmp_path: Path) -> None:
     """SIGINT leaves nothing; --resume continues after SIGKILL. No second run starts on its node or in its folder."""
     run = tmp_path / "run"

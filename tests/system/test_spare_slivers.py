@@ -143,8 +143,15 @@ def test_the_limits_hold_and_are_those_of_the_next_start(spares: Node) -> None:
     spares.agrees()
 
 
-@pytest.mark.parametrize("step", ["limits", "name", "keys"])
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("moment", "step"),
+    [
+        ("before", "limits"),
+        ("after", "name"),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in (("after", "limits"), ("before", "name"))),
+        *(pytest.param(one, "keys", marks=pytest.mark.long) for one in ("before", "after")),
+    ],
+)
 def test_a_death_between_taking_and_applying(spares: Node, step: str, moment: str) -> None:
     (spare,) = ready(spares)
     start_faulty(spares, step, moment)

@@ -59,7 +59,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield made
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database."""
     if request.param == "sqlite":
@@ -108,6 +108,7 @@ def without_spares(rows: Rows) -> Rows:
     return {**rows, "spares": [], "slivers": slivers, "ports": [row for row in rows["ports"] if row[2] not in spares]}
 
 
+@pytest.mark.parametrize("target", ["sqlite", "postgresql"], indirect=True)
 def test_every_row_arrives_in_either_database(service: Service, target: str) -> None:
     token, before = service.token(), contents(service.store)
     expected = without_spares(before)
@@ -538,7 +539,6 @@ def test_not_while_an_agent_runs(service: Service, command: Path) -> None:
     assert (status, "another agent runs on this node" in text) == (4, True), text
 
 
-@pytest.mark.parametrize("target", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 def test_slicectl_backup_is_the_same_command(service: Service, command: Path, tmp_path: Path, target: str) -> None:
     restore(target, save(service))
     file = tmp_path / "by-slicectl.tar"

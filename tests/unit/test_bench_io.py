@@ -304,6 +304,7 @@ def test_an_interrupted_run_waits_for_what_the_node_was_asked(
     assert result.info["outcome"] == "interrupted" and len(result.steps) == 3
 
 
+@pytest.mark.long
 def test_killed_and_resumed(testbed: PaperLoads, tmp_path: Path) -> None:
     run = tmp_path / "run"
     testbed.holds = 6

@@ -110,6 +110,7 @@ def test_a_dry_run_does_nothing(world: World, tmp_path: Path, capsys: pytest.Cap
 # --- a whole run ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("slicectl")
 def test_a_run_from_nothing_to_a_report(testbed: PeerTestbed, world: World, tmp_path: Path) -> None:
     world.make((*paper_peers.DOCKER, *paper_peers.HAND))

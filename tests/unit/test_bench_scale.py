@@ -291,7 +291,7 @@ def test_a_folder_without_a_prefix_of_its_own_cleans_nothing(
     assert "does not contain the names of its slices" in capsys.readouterr().err and list(testbed.there) == ["exp"]
 
 
-@pytest.mark.parametrize("left", ["all", "some"])
+@pytest.mark.parametrize("left", ["all", pytest.param("some", marks=pytest.mark.long)])
 def test_killed_while_it_creates_and_resumed(testbed: PaperTestbed, tmp_path: Path, left: str) -> None:
     testbed.slow = 0.3
     run = tmp_path / "run"

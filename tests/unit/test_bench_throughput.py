@@ -328,6 +328,7 @@ def test_killed_while_slivers_measure_and_cleaned(world: World) -> None:
     assert world.left == ["bench-other-0001"]
 
 
+@pytest.mark.long
 def test_killed_and_resumed(world: World) -> None:
     words = (
         "--seconds",
