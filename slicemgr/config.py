@@ -78,6 +78,7 @@ class NodeConfig:
     state_dir: Path = Path("/var/lib/slicemgr")
     run_dir: Path = Path("/run/slicemgr")
     pool: Path = Path("/var/lib/slicemgr/pool")  # must be on btrfs
+    read_ahead: Size = Size(128 << 10)  # of the pool; 0: as the kernel has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,6 +479,7 @@ def _check(config: Config) -> None:
         )
     if config.log.format not in ("text", "json"):
         raise invalid("log.format", f"{config.log.format!r} is unknown", "text or json")
+    _check_read_ahead(config.node.read_ahead.bytes)
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
     _check_record(config.record)
@@ -494,6 +496,11 @@ def _check(config: Config) -> None:
     ):
         if number < 1:
             raise invalid(name, "must be at least 1")
+
+
+def _check_read_ahead(size: int) -> None:
+    if size and not 4 << 10 <= size <= 64 << 20:
+        raise invalid("node.read_ahead", "is out of range", "use 4K to 64M, or 0 for the setting of the kernel")
 
 
 def _check_spares(spares: SparesConfig) -> None:

@@ -11,6 +11,7 @@ from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys
 from slicemgr.drivers.kernel import capture_rings, cgroup
 from slicemgr.drivers.network import fragments
+from slicemgr.drivers.storage import read_ahead
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Sliver
 from slicemgr.store import allocations, incarnation, pending
@@ -28,6 +29,7 @@ def prepare(node: Node) -> None:
     node.pool.check()
     node.pool.ensure_layout()
     log.info("disk quota: %s", node.pool.enable_quota())
+    _limit_read_ahead(config)
     _bound_kernel_memory(config)
     with node.store.read() as connection:
         rows = pending.slivers(connection, config.node.name)
@@ -55,6 +57,16 @@ def _without_rows(config: Config, known: set[str]) -> list[Sliver]:
     """The slivers in the pool that have no row and a valid record."""
     found = (records.read(config.node.pool, one) for one in sorted(observe.in_pool(config) - known))
     return [one for one in found if one is not None]
+
+
+def _limit_read_ahead(config: Config) -> None:
+    """A kernel without the setting costs memory only."""
+    if not config.node.read_ahead.bytes:
+        return
+    try:
+        read_ahead.limit(config.node.pool, config.node.read_ahead.bytes)
+    except OSError as error:
+        log.warning("node.read_ahead has no effect on this kernel: %s", error)
 
 
 def _bound_kernel_memory(config: Config) -> None:

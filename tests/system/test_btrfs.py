@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from slicemgr.drivers.guest.identity import Identity, new_host_key, write_identi
 from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network.firewall import Firewall
-from slicemgr.drivers.storage import btrfs_ioctl, btrfs_space, btrfs_step, quota_groups
+from slicemgr.drivers.storage import btrfs_ioctl, btrfs_space, btrfs_step, quota_groups, read_ahead
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Failed
 
@@ -243,3 +244,31 @@ def test_the_disk_of_an_earlier_copy_is_kept_for_a_day(pool: Pool, group: int, s
     foreign.rmdir()
     assert disks.keep("abcdefgh-1", None) is None, "there is nothing of it"
     pool.delete_tree(names.sliver_dir(pool.path, one), group)
+
+
+def read_with_ahead(file: Path) -> int:
+    """Bytes of a fresh file that are in memory after its first page has been read through a mapping."""
+    with file.open("wb") as made:
+        made.write(os.urandom(8 * MIB))
+        os.fsync(made.fileno())
+        os.posix_fadvise(made.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped[4 * MIB] >= 0
+    told = command.run(["fincore", "--bytes", "--noheadings", "--output", "RES", str(file)], timeout=30)
+    return int(told)
+
+
+def test_programs_are_not_read_as_a_whole(pool: Pool, sliver: Path) -> None:
+    file, kernels = sliver / "root" / "library", int(read_ahead.setting(pool.path).read_text()) << 10
+    try:
+        read_ahead.limit(pool.path, 32 << 10)
+        assert read_with_ahead(file) <= 64 << 10
+        read_ahead.limit(pool.path, 4 * MIB)  # the control, as btrfs has it
+        assert read_with_ahead(file) >= 2 * MIB
+    finally:
+        read_ahead.limit(pool.path, kernels)
+
+
+def test_a_directory_elsewhere_has_no_such_setting() -> None:
+    with pytest.raises(OSError, match="Inappropriate ioctl"):
+        read_ahead.limit(Path("/proc"), 32 << 10)

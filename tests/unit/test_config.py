@@ -76,6 +76,7 @@ def test_durations_that_are_none(text: str) -> None:
         ("[nod]", "nod"),
         ("[node]\nnmae = 'x'", "node.nmae"),
         ("node = 1", "node"),
+        ("[node]\nread_ahead = '1K'", "node.read_ahead"),
         ("[web]\nport = '80'", "web.port"),
         ("[web]\nport = true", "web.port"),
         ("[limits]\nmemory = 'much'", "limits.memory"),
