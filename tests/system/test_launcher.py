@@ -98,7 +98,6 @@ def probe(slivers: Slivers, *, confined: bool = True) -> tuple[Sliver, int, dict
     sliver = slivers.new(pids=PIDS)
     root = slivers.root(sliver)
     rc = (
-        "until ps | grep -q '[s]h -l'; do sleep 0.1; done; "  # then the init forks no more, as it could not later
         "/bin/probe all > /root/found 2>&1; hostname > /root/hostname; "
         "wc -c /proc/keys /proc/timer_list > /root/masked; ls -A /sys/fs/cgroup /sys/firmware > /root/hidden; "
         "cat /proc/self/status > /root/status; cat /proc/sys/user/max_user_namespaces > /root/namespaces; "
