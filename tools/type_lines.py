@@ -47,11 +47,8 @@ PARTS = {
     "model.py": {"Boot": KVM, "BootFacts": KVM},
     "names.py": {"root_dir": LXC, "launch_file": LXC, "disk_file": KVM, "seed_file": KVM},
 }
-BESIDE = {
-    "tools/launcher/**/*.c": LXC,
-    "tools/init/*.c": LXC,
-    "tools/listener/*.c": LXC,
-}  # not Python, and not in the total
+# Not Python, and not in the total.
+BESIDE = {"tools/launcher/**/*.c": LXC, "tools/init/*.c": LXC, "tools/listener/*.c": LXC}
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

@@ -109,7 +109,7 @@ class Scheduler:
                         self._fence.step(self._forget_sliver, self._turns.busy)
                     self._take()
                     if time.monotonic() >= check:
-                        check, before, due = math.inf, due, 0.0
+                        check, before, due = math.inf, due, 0.0  # any failure leads to a comparison of the node
                         if self._check_changed():
                             due = before
                     if time.monotonic() >= min(due, quiet):
@@ -304,6 +304,7 @@ class Scheduler:
                 with self._store.read() as connection:
                     if refuse:
                         incarnation.refuse_during_hold(connection, "change slivers")
+                        return False
                     return incarnation.held(connection) is not None
             except StoreError:
                 if self._stop.wait(_TICK):

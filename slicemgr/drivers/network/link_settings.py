@@ -37,8 +37,8 @@ class Settings:
 
 def read(link: str) -> Settings:
     """The settings of a link in the caller's network namespace. Raises OSError, ENODEV if there is no such link."""
-    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _named(link) + netlink.attribute(_WITHOUT, _STATISTICS)
-    found = dict(netlink.attributes(_ask(_GET, 0, body)[_LINK.size :]))
+    answer = _ask(_GET, 0, link, netlink.attribute(_WITHOUT, _STATISTICS))
+    found = dict(netlink.attributes(answer[_LINK.size :]))
     families = dict(netlink.attributes(found.get(_FAMILIES, b"")))
     ipv4 = dict(netlink.attributes(families.get(socket.AF_INET, b""))).get(_CONF4, b"")
     ipv6 = dict(netlink.attributes(families.get(socket.AF_INET6, b""))).get(_CONF6, b"")
@@ -52,16 +52,12 @@ def write(link: str, ipv4: Mapping[int, int]) -> None:
     """Change settings of IPv4; the kernel lets no program change `DISABLE_IPV6` like this. Raises OSError."""
     values = b"".join(netlink.attribute(number, _VALUE.pack(value)) for number, value in ipv4.items())
     conf = netlink.attribute(socket.AF_INET, netlink.attribute(_CONF4, values))
-    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _named(link) + netlink.attribute(_FAMILIES, conf)
-    _ask(_SET, netlink.ACK, body)
+    _ask(_SET, netlink.ACK, link, netlink.attribute(_FAMILIES, conf))
 
 
-def _named(link: str) -> bytes:
-    return netlink.attribute(_NAME, link.encode() + b"\0")
-
-
-def _ask(kind: int, flags: int, body: bytes) -> bytes:
-    """The payload of the answer; b"" for an acknowledgement."""
+def _ask(kind: int, flags: int, link: str, attributes: bytes) -> bytes:
+    """The payload of the answer about a link; b"" for an acknowledgement."""
+    body = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + netlink.attribute(_NAME, link.encode() + b"\0") + attributes
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
         kernel.settimeout(_TIMEOUT)
         kernel.send(netlink.message(kind, flags, body))

@@ -19,7 +19,6 @@ import logging
 import os
 import stat
 import time
-import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,7 +33,6 @@ from slicemgr.errors import Code, Refused
 log = logging.getLogger(__name__)
 
 _LEVEL_1 = 1 << 48
-_SYSFS = Path("/sys/fs/btrfs")
 _DELETE_PASSES = 8  # attempts to delete a tree in which a process still creates subvolumes, before an error
 _CLEANER_LOOK = 0.1  # seconds between checks of the cleaner's progress
 
@@ -253,8 +251,7 @@ class Pool:
     def group_directory(self, group: int) -> Path:
         """The directory in which the kernel (5.9 or later) shows limit and use of the quota group, if it exists."""
         with step(f"read the UUID of {self.path}"), directory(self.path) as fd:
-            filesystem = uuid.UUID(bytes=ioctl.filesystem_id(fd))
-        return _SYSFS / str(filesystem) / "qgroups" / name_of(group).replace("/", "_")
+            return ioctl.sysfs(fd) / "qgroups" / name_of(group).replace("/", "_")
 
     def limits(self) -> dict[int, int | None]:
         """The limit of each group of level 1 in bytes; None if unlimited."""

@@ -10,8 +10,10 @@ import ctypes
 import errno
 import os
 import struct
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _MAGIC = 0x94
@@ -42,6 +44,7 @@ SEARCH_KEY = struct.Struct("=7Q4I4Q")
 SEARCH_ARGS = struct.Struct("=104sQ")
 SEARCH_HEADER = struct.Struct("=QQQII")
 INO_LOOKUP_ARGS = struct.Struct("=QQ4080s")
+_SYSFS = Path("/sys/fs/btrfs")
 FS_INFO_ARGS = struct.Struct("=QQ16sIIIHHQQ16s944s")
 FLAGS = struct.Struct("=Q")
 FILE_HANDLE = struct.Struct("=IiQQI")
@@ -182,6 +185,11 @@ def subvolume_id(fd: int) -> int:
 def filesystem_id(fd: int) -> bytes:
     """The file system's UUID, 16 bytes. Raises OSError ENOTTY if it is not btrfs."""
     return bytes(_fs_info(fd)[2])
+
+
+def sysfs(fd: int) -> Path:
+    """The directory in which the kernel shows the file system. Raises OSError ENOTTY if it is not btrfs."""
+    return _SYSFS / str(uuid.UUID(bytes=filesystem_id(fd)))
 
 
 def node_size(fd: int) -> int:
