@@ -41,6 +41,7 @@ PARTS = {
 }
 SLOWEST = 15  # number of slowest tests that each part lists at its end
 WIDEST = 160  # characters of the message of a failed test
+PATIENCE = 600  # seconds after which a test without a node counts as hung
 NO_TESTS = 5  # pytest's exit status if nothing was selected
 
 
@@ -61,6 +62,7 @@ def run(part: str, more: Sequence[str], taken: str) -> Result:
     words += [f"--junitxml={_junit(part)}", *([f"--taken={taken}"] if part in NODES else []), *more]
     if unit:
         words += ["-o", "tmp_path_retention_policy=failed"]  # the databases of thousands of tests fill the memory
+        words += [f"--timeout={PATIENCE}"]
     begun = time.monotonic()
     # A directory for this part only, because pytest makes its directory inaccessible to other users.
     with ExitStack() as stack:

@@ -32,7 +32,8 @@ from slicemgr.web.thread_limits import Kind, ThreadLimits
 log = logging.getLogger(__name__)
 
 _PATIENCE = 15.0  # seconds for a node to connect
-_ANSWER = 5.0  # seconds for a node to connect, and for its answer to a question
+_ASKED = 5.0  # seconds for a node that is asked a question to connect
+_ANSWER = 5.0  # seconds for its answer, from then on
 _LEAST = 0.001  # seconds; 0 would not wait
 _WATCH = 2.0  # seconds between checks of the rights to open consoles
 
@@ -85,8 +86,8 @@ class Dials:
 
         question: of at most `console_socket.CHUNK` bytes.
         """
-        end = time.monotonic() + _ANSWER
-        with self._connected(node, DialPurpose.QUERY, patience=min(_ANSWER, self._patience)) as (_, near):
+        with self._connected(node, DialPurpose.QUERY, patience=min(_ASKED, self._patience)) as (_, near):
+            end = time.monotonic() + _ANSWER
             stream = console_socket.opened(near, max(_LEAST, end - time.monotonic()))
             try:
                 stream.send(console_socket.data_packet(question))
