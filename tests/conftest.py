@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from tenants import Tenants
 
 GOLDEN = Path(__file__).parent / "golden"
+SOME = 30  # examples of a test that has no number of its own, where tests marked `long` are left out
 collect_ignore = [] if PRODUCTION else ["production"]
 
 # The load of the host must not fail a test.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("suite")
+settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("some", settings.get_profile("all"), max_examples=SOME)
+settings.load_profile("all")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (count := config.getoption("--cpu")) is not None:
         config.pluginmanager.register(CpuTimes(count))
+    if config.getoption("markexpr") == suite.NOT_LONG:
+        settings.load_profile("some")
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def main() -> int:
         print("\n".join(files) if files else "affected: no test depends on the change")
         return 0
     print(f"affected: {len(files)} test files", flush=True)
-    return suite.run_parts(["-m", "not long"], files)
+    return suite.run_parts(["-m", suite.NOT_LONG], files)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ PARTS = {
 SLOWEST = 15  # number of slowest tests that each part lists at its end
 WIDEST = 160  # characters of the message of a failed test
 PATIENCE = 600  # seconds after which a test without a node counts as hung
+NOT_LONG = "not long"
 NO_TESTS = 5  # pytest's exit status if nothing was selected
 
 
@@ -166,7 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the suite.", epilog="Other words are passed on to pytest.")
     parser.add_argument("--all", action="store_true", help="the tests marked `long`, too")
     options, more = parser.parse_known_args()
-    return run_parts(more if options.all else ["-m", "not long", *more])
+    return run_parts(more if options.all else ["-m", NOT_LONG, *more])
 
 
 if __name__ == "__main__":

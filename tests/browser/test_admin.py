@@ -149,6 +149,7 @@ PATHS = (
 )
 
 
+@pytest.mark.long
 def test_axe_finds_nothing(chief: Page, window: Open, shape: tuple[int, str]) -> None:
     """Of each page."""
     page = window(*shape, cookies=chief)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from playwright.sync_api import Page, expect
 from testbed import IMAGES, Node, eventually
 
@@ -123,6 +124,7 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     assert "root@" in command
 
 
+@pytest.mark.long
 def test_without_javascript(node: Node, window: Open, rosa: Page) -> None:
     """A snapshot is created, cloned and deleted by forms without JavaScript."""
     request_slice(rosa, node, "exp")
@@ -165,6 +167,7 @@ def test_what_holds_for_leases(node: Node, chief: Page, link: str) -> None:
     expect(chief.get_by_text("at any time")).to_be_visible()
 
 
+@pytest.mark.long
 def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page, shape: tuple[int, str]) -> None:
     """On the pages in their present state: with a snapshot, and with curves."""
     request_slice(rosa, node, "exp")

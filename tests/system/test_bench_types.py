@@ -43,6 +43,7 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     assert node.slices() == []
 
 
+@pytest.mark.long
 def test_ended_while_it_creates_and_resumed_without_an_echo(node: Node, tmp_path: Path) -> None:
     """Nothing remains between the runs; an address that does not answer is not a failure."""
     run = tmp_path / "run"

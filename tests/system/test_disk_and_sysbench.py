@@ -71,6 +71,7 @@ def test_a_sliver_and_three_roots_ended_twice_and_resumed(node: Node, tmp_path: 
     assert "lxc sliver" in (run / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_host_and_lxc_without_sysbench_in_the_image(node: Node, tmp_path: Path) -> None:
     """The sliver, which has no way to a mirror, gets the sysbench of this machine, or none if there is none."""
     short = ("--seconds", "1", "--size", "16M", "--memory", "512M", "--disk", "1G", "--repeat", "1")

@@ -107,6 +107,7 @@ def test_killed_around_each_step_of_create(node: Node, each_type: str, libvirt: 
     node.agrees()
 
 
+@pytest.mark.long
 @who_dies
 def test_killed_around_each_step_of_delete(node: Node, each_type: str, libvirt: bool) -> None:
     node.create("exp", *RATED)
@@ -126,7 +127,9 @@ def ask_while_nobody_listens(node: Node, *words: str) -> None:
 
 
 @both_types
-@pytest.mark.parametrize(("action", "step"), [("create", "domain"), ("delete", "kill")])
+@pytest.mark.parametrize(
+    ("action", "step"), [("create", "domain"), pytest.param("delete", "kill", marks=pytest.mark.long)]
+)
 def test_libvirtd_killed_under_a_living_agent(node: Node, action: str, step: str) -> None:
     if action == "delete":
         node.create("exp", *RATED)
@@ -158,9 +161,10 @@ def impatient(node: Node) -> Iterator[Node]:
     node.kill("agent")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("action", "step", "state"),
-    [("create", "domain", "running"), pytest.param("stop", "stop", "stopped", marks=pytest.mark.long)],
+    [("create", "domain", "running"), ("stop", "stop", "stopped")],
 )
 def test_libvirtd_hung_in_the_middle_is_told_and_what_was_asked_for_comes_true(
     impatient: Node, action: str, step: str, state: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from guest import Guest
 from test_console_ends import see_the_screen, signed_in
 from test_keys import add_and_remove, new_key
@@ -50,6 +51,7 @@ def test_qemu_is_confined(guest: Guest) -> None:
     assert node.box.run(["ss", "-ltnp"]).stdout.count("qemu") == 0
 
 
+@pytest.mark.long
 def test_pause_freezes_and_resume_goes_on(guest: Guest) -> None:
     node, port = guest.node, guest.sliver()["ssh"]["port"]
     guest.inside("echo kept > /dev/shm/memory")
@@ -62,6 +64,7 @@ def test_pause_freezes_and_resume_goes_on(guest: Guest) -> None:
     assert guest.inside("cat /dev/shm/memory; rm /dev/shm/memory") == "kept\n"
 
 
+@pytest.mark.long
 def test_a_larger_disk_is_seen_while_it_runs(guest: Guest) -> None:
     sectors = "cat /sys/block/vda/size"
     before = int(guest.inside(sectors)) * 512
@@ -69,11 +72,13 @@ def test_a_larger_disk_is_seen_while_it_runs(guest: Guest) -> None:
     assert int(guest.inside(sectors)) * 512 == before + (1 << 30)
 
 
+@pytest.mark.long
 def test_a_key_comes_and_goes(guest: Guest, tmp_path: Path) -> None:
     with new_key(guest.node, tmp_path / "second") as key:
         add_and_remove(guest.node, guest.name, key)
 
 
+@pytest.mark.long
 def test_a_snapshot_is_made_while_it_runs(guest: Guest) -> None:
     node, before = guest.node, guest.inside(f"echo old > /root/file; sync; {KERNEL}")
     node.ok("snapshot", "create", guest.name, "one")
@@ -85,6 +90,7 @@ def test_a_snapshot_is_made_while_it_runs(guest: Guest) -> None:
     assert guest.inside("cat /root/file") == "old\n"
 
 
+@pytest.mark.long
 def test_what_it_uses_is_recorded(guest: Guest) -> None:
     be_at_work(guest.node, guest.name)
 
@@ -98,6 +104,7 @@ def test_it_runs_on_without_libvirtd(guest: Guest) -> None:
     assert guest.inside("id -u") == "0\n"
 
 
+@pytest.mark.long
 def test_a_memory_bomb_is_killed_inside(guest: Guest) -> None:
     bomb = guest.node.ssh(guest.name, "python3 -c 'x = bytearray(400 << 20); print(len(x))'")
     assert bomb.returncode != 0

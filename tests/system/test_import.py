@@ -225,6 +225,7 @@ def test_doctor_starts_the_importer_where_it_is_confined(node: Node) -> None:
         assert "importer.user" in checks["importer"]["detail"]
 
 
+@pytest.mark.long
 def test_a_disk_without_a_system_is_refused(node: Node, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/data").write_text("only data")

@@ -217,6 +217,7 @@ def test_a_guest_that_never_boots_says_so(hasty: Node, dead: str) -> None:
     assert (show(node)["state"], show(node)["booted"]) == ("running", "unknown")
 
 
+@pytest.mark.long
 def test_a_raw_image_stays_raw_whatever_the_guest_writes(hasty: Node, dead: str) -> None:
     """CVE-2026-24708: a tenant writes a qcow2 header that names a file of the host into the beginning of its disk."""
     node = hasty

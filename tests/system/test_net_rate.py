@@ -99,6 +99,7 @@ def test_what_the_control_lacks_is_what_holds_the_rate(node: Node) -> None:
     assert measured(node, "slow", "out") > FREE
 
 
+@pytest.mark.long
 def test_a_new_agent_leaves_it_and_a_new_link_gets_it(node: Node) -> None:
     sliver = node.create("slow", *RATES["in"], *RATES["out"])["slivers"][0]["id"]
     before = kernel_says(node, sliver)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from testbed import BIN, POOL, Node, eventually
 
 from slicemgr.bench.frame import folder
@@ -31,6 +32,7 @@ def _left(node: Node) -> list[str]:
     return found.stdout.split()
 
 
+@pytest.mark.long
 def test_slicemgr_beside_whatever_is_installed(node: Node, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = _in_box(node, "peers", *SMALL, "--output", run)

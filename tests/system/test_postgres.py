@@ -153,7 +153,7 @@ def test_web_and_agent_are_killed_in_the_middle_of_a_create(moved: PostgresNode)
     assert moved.inside("exp/3", "id -u") == "0\n"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGQUIT])
 def test_the_server_goes_and_comes(moved: PostgresNode, how: signal.Signals) -> None:
     """Slivers keep running, requests get an error, and earlier requests are executed afterwards."""
     moved.ok("create", "exp", "--count", "4", "--no-wait", *moved.wishes())

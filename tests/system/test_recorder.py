@@ -129,6 +129,7 @@ def test_connections_through_the_port_block(node: Node) -> None:
         held.wait(30)
 
 
+@pytest.mark.long
 def test_many_at_once_cost_little(node: Node) -> None:
     """Forty slivers: each has a row in every sample. The cost of a sample is recorded and shown, not asserted."""
     node.create("many", "--count", "40")

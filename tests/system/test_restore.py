@@ -103,6 +103,7 @@ def answers(restored: RestoredNode, ends: list[dict[str, object]]) -> None:
             assert connection.recv(8).startswith(b"SSH-2.0")
 
 
+@pytest.mark.long
 def test_a_released_slice_is_removed_by_its_agent(restored: RestoredNode) -> None:
     restored.slicemgr("backup", FILE)
     made = restored.create("new")

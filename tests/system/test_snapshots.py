@@ -165,6 +165,7 @@ def test_killed_around_each_step_of_a_restore(node: Node) -> None:
     node.agrees()
 
 
+@pytest.mark.long
 @both_types
 def test_killed_around_making_and_discarding(node: Node) -> None:
     node.create("exp")

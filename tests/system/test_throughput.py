@@ -154,6 +154,7 @@ def test_ended_while_it_measures(pair: Pair, tmp_path: Path, number: signal.Sign
     assert listening
 
 
+@pytest.mark.long
 def test_a_cable_that_is_pulled_is_told(pair: Pair, tmp_path: Path) -> None:
     pair.far.box.run(["ip", "link", "set", pair.device, "down"], check=True)
     try:

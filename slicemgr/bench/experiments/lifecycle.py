@@ -26,6 +26,7 @@ NAME = "lifecycle"
 _RAW_SECONDS = 1800.0
 _GUESS = {"lxc": 0.3, "kvm": 20.0}  # estimated seconds of one sliver, for the dry run
 _SPARE_SECONDS = {"lxc": 120.0, "kvm": 900.0}  # within which the node must have a spare again
+_SPARE_TOLD = 10.0  # seconds after which the user learns what is waited for
 _SPARE_PAUSE = 0.2  # seconds between two checks for one
 _SETTLED = 0.5  # seconds after which the node is idle again
 PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
@@ -226,7 +227,7 @@ class Lifecycle:
         for number in range(self._parameters.count):
             name = f"{self._parameters.prefix}w{number:04}"
             asked: wire.SliceRequest = {**self._request(name, series), "warm": True}
-            self._await_spare(asked)
+            self._await_spare(asked, progress)
             for phase, value in warm_create(self._client, asked, self._stop).items():
                 found.setdefault(phase, []).append(value)
             cleanup.delete(self._client, name, progress)
@@ -239,7 +240,7 @@ class Lifecycle:
         if not count:
             return {}
         names = [f"{self._parameters.prefix}b{number:04}" for number in range(count)]
-        self._await_spare({**self._request(names[0], series), "warm": True}, count)
+        self._await_spare({**self._request(names[0], series), "warm": True}, progress, count)
 
         free: SimpleQueue[Client] = SimpleQueue()  # as many as work side by side, connected before
 
@@ -268,12 +269,13 @@ class Lifecycle:
         cleanup.delete(self._client, self._parameters.prefix, progress)
         return {"burst": [took / count]}
 
-    def _await_spare(self, asked: wire.SliceRequest, count: int = 1) -> None:
+    def _await_spare(self, asked: wire.SliceRequest, progress: Progress, count: int = 1) -> None:
         """Wait until the node has `count` spares for a request, and is idle.
 
         Raises Failed, or Over if `stop` is set.
         """
-        end = time.monotonic() + _SPARE_SECONDS[asked["type"]] * count
+        wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']} count={count}"
+        begun, told = time.monotonic(), False
 
         def ready() -> bool:
             there = self._client.nodes.get(self._parameters.node)["used"].get("spares", 0) >= count
@@ -281,8 +283,11 @@ class Lifecycle:
 
         while not ready():
             slivers.check(self._stop)
-            if time.monotonic() > end:
-                wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']} count={count}"
+            waited, most = time.monotonic() - begun, _SPARE_SECONDS[asked["type"]] * count
+            if waited > _SPARE_TOLD and not told:
+                progress.say(f"waiting at most {most:.0f} s for spare slivers of the node: {wanted}")
+                told = True
+            if waited > most:
                 hint = f"an admin sets spares.keep on the node, such as `{wanted}`"
                 raise Failed("the node does not keep enough spares that fit these slices", hint=hint)
             self._stop.wait(_SPARE_PAUSE)
