@@ -111,7 +111,7 @@ class Host:
                 assert observed.domain is not None
             case Step.SSH:
                 assert observed.domain is RUNNING, "a frozen sshd never answers"
-                self.observed = change(observed, settled=True)
+                self.observed = change(observed, settled=True, limits=self.want.live)
             case Step.PAUSE:
                 assert observed.domain is RUNNING
                 self.observed = change(observed, domain=PAUSED)
@@ -133,10 +133,10 @@ class Host:
                 self.observed = change(observed, unguarded=False)
             case Step.STOP:
                 assert observed.domain is not None or observed.shaped
-                self.observed = change(observed, domain=None, settled=False, shaped=False, unguarded=False)
+                self._end(shaped=False)
             case Step.KILL:
                 assert observed.domain is not None
-                self.observed = change(observed, domain=None, settled=False, unguarded=False)
+                self._end(shaped=observed.shaped)
             case Step.WITHDRAW:
                 assert observed.domain is None, "an unpublished link belongs to a domain that runs"
                 self.published = False
@@ -147,6 +147,12 @@ class Host:
                 self.observed = change(observed, snapshots=observed.snapshots & self.snapshots, replaced=False)
             case Step.SNAPSHOT:
                 self.observed = change(observed, snapshots=self.snapshots)
+
+    def _end(self, *, shaped: bool) -> None:
+        """The mark of a plan that was completed, with the limits, is that of one domain."""
+        self.observed = dataclasses.replace(
+            self.observed, domain=None, settled=False, limits=None, shaped=shaped, unguarded=False
+        )
 
 
 def finished(desired: Desired, host: Host) -> bool:
