@@ -74,6 +74,7 @@ def test_what_a_change_can_touch(tree: Path, changed: str, run: set[str]) -> Non
     assert affected.tests_of([changed], affected.graph(tree), tree) == run
 
 
+@pytest.mark.long
 def test_a_narrow_change_leaves_out_boxes_but_not_units() -> None:
     uses = affected.graph()
     static = affected.tests_of(["web/static/app.css"], uses)

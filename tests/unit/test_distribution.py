@@ -235,6 +235,7 @@ def test_the_installed_program_runs_and_makes_a_database(environment: Path, tmp_
     connection.close()
 
 
+@pytest.mark.long
 def test_the_wheel_of_a_client_is_pure_python_and_needs_little(laptop: Laptop) -> None:
     assert laptop.wheel.name == f"slicemgr-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(laptop.wheel) as archive:
@@ -261,6 +262,7 @@ def test_files_of_an_earlier_build_are_not_in_the_wheel(tmp_path: Path) -> None:
     assert found == []
 
 
+@pytest.mark.long
 def test_slicectl_runs_with_the_base_dependencies_alone(laptop: Laptop) -> None:
     assert laptop.run("slicectl", "version").splitlines()[0] == __version__
     listed = laptop.run("slicectl", "--help")
@@ -302,6 +304,7 @@ def service(tmp_path: Path, laptop: Laptop) -> Iterator[Mapping[str, str]]:
         server.server_close()
 
 
+@pytest.mark.long
 def test_the_client_of_a_laptop_calls_the_service(laptop: Laptop, service: Mapping[str, str], tmp_path: Path) -> None:
     assert laptop.run("slicectl", "list", "--no-header", "-c", "name", **service) == "exp\n"
     (tmp_path / "key.pub").write_text(f"{KEY}\n")
@@ -311,6 +314,7 @@ def test_the_client_of_a_laptop_calls_the_service(laptop: Laptop, service: Mappi
     assert laptop.run("python", "-c", code, **service) == "['exp', 'more']\n"
 
 
+@pytest.mark.long
 def test_pip_installs_the_client_from_the_service(service: Mapping[str, str], laptop: Laptop, tmp_path: Path) -> None:
     """By the command that the sign-in page shows."""
     with urllib.request.urlopen(f"{service['SLICEMGR_URL']}/sign-in") as answer:

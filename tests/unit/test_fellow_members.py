@@ -72,7 +72,7 @@ def found_by(tenants: Tenants, who: str, route: str) -> tuple[int, list[str]]:
     return answer.status_code, [*found, *(leaks(answer.get_json(), who) if answer.is_json else ())]
 
 
-@pytest.mark.parametrize("who", ["dave", "alice"])
+@pytest.mark.parametrize("who", ["dave", pytest.param("alice", marks=pytest.mark.long)])
 def test_a_fellow_member_sees_name_and_role(who: str, tmp_path: Path) -> None:
     number = 0
     with Addressed(tmp_path) as tenants:

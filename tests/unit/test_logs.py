@@ -166,6 +166,7 @@ def test_each_line_is_json_and_tells_who_asked_what_and_nothing_that_opens_a_doo
     assert len({line["request"] for line in asked if line["status"] != 400}) >= len(asked) - 1
 
 
+@pytest.mark.long
 def test_text_holds_no_secret_either() -> None:
     with visited("text") as (visit, log):
         assert leaked(visit, log) == set()
