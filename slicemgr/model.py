@@ -59,7 +59,7 @@ class Machine(StrEnum):
 
 
 class Init(StrEnum):
-    """The first process of an lxc sliver. `minimal`: slicemgr's script; `systemd`: that of the image."""
+    """The first process of an lxc sliver. `minimal`: that of slicemgr; `systemd`: that of the image."""
 
     MINIMAL = "minimal"
     SYSTEMD = "systemd"

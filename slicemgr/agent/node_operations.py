@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
-from slicemgr.agent import broker_check, doctor, garbage
+from sqlalchemy.engine import Connection
+
+from slicemgr.agent import broker_check, doctor, garbage, queries
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.images import Importer, Steps
 from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
@@ -17,9 +20,10 @@ from slicemgr.agent.node import Node
 from slicemgr.agent.node_images import NodeImages
 from slicemgr.drivers.libvirt import launch
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Image, OperationState, SliverType
+from slicemgr.model import Image, OperationState, Sliver, SliverType
 from slicemgr.store import allocations, incarnation, pending
 
+T = TypeVar("T")
 Result = dict[str, object]
 _CLEANED = 60.0  # seconds for which `gc` waits until btrfs has freed deleted subvolumes
 
@@ -42,9 +46,12 @@ class NodeOperations:
         return function(self, operation)
 
     def images(self) -> list[Image]:
-        """The images of all rows. Raises StoreError."""
-        with self.node.store.read() as connection:
-            return pending.images(connection)
+        """The images of all rows. Raises as `queries.awaited`."""
+        return self.query(pending.images)
+
+    def query(self, query: Callable[[Connection], T]) -> T:
+        """The result of a query of the rows. Raises as `queries.awaited`."""
+        return queries.awaited(self.node.store, self.node.stop, query)
 
 
 def _import(parts: NodeOperations, operation: pending.Operation) -> Result:
@@ -74,10 +81,9 @@ def _drop_image(parts: NodeOperations, operation: pending.Operation) -> Result:
 def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
     node = parts.node
     checks = doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found)
-    with node.store.read() as connection:
-        wrong = allocations.differences(connection)
-        checks += [*broker_check.checks(node.config), doctor.hold(incarnation.held(connection))]
-        return doctor.report([*checks, doctor.counters(list(wrong))])
+    wrong, held = parts.query(lambda connection: (allocations.differences(connection), incarnation.held(connection)))
+    checks += [*broker_check.checks(node.config), doctor.hold(held), doctor.counters(list(wrong))]
+    return doctor.report(checks)
 
 
 def _io(parts: NodeOperations, operation: pending.Operation) -> Result:
@@ -113,8 +119,7 @@ def _baseline(parts: NodeOperations, operation: pending.Operation) -> Result:
 
 def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Result:
     node = parts.node
-    with node.store.read() as connection:
-        incarnation.refuse_during_hold(connection, "remove leftovers")
+    parts.query(lambda connection: incarnation.refuse_during_hold(connection, "remove leftovers"))
     if node.raw_slivers.is_set() or parts.measurer.is_busy():
         raise Refused(
             Code.CONFLICT,
@@ -122,11 +127,12 @@ def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Res
             hint="try again when it has ended",
         )
 
+    def rows(connection: Connection) -> tuple[list[Sliver], list[Image]]:
+        slivers = pending.slivers(connection, node.config.node.name)
+        return [row.sliver for row in slivers], pending.images(connection)
+
     def wanted() -> garbage.Wanted:
-        with node.store.read() as connection:
-            rows = pending.slivers(connection, node.config.node.name)
-            slivers, images = [row.sliver for row in rows], pending.images(connection)
-        return garbage.Wanted.of(slivers, images, parts.node_images.kept())
+        return garbage.Wanted.of(*parts.query(rows), parts.node_images.kept())
 
     found = garbage.find(node.config, node.hypervisor, node.pool, wanted)
     freed = partial(node.pool.wait_cleaned, _CLEANED)

@@ -15,7 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from sqlalchemy.engine import Connection
+
 from slicemgr import names
+from slicemgr.agent import queries
 from slicemgr.agent.fence import Fence
 from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
@@ -296,19 +299,16 @@ class Scheduler:
     def _held(self, refuse: bool) -> bool:
         """Whether the node is on hold; asked for each turn, which may have waited since its row was read.
 
-        While the database does not answer, the turn waits for it: its request must not fail because of a restart.
         refuse: raise Refused during the hold. Raises StoreError if the agent stops before the database answers.
         """
-        while True:
-            try:
-                with self._store.read() as connection:
-                    if refuse:
-                        incarnation.refuse_during_hold(connection, "change slivers")
-                        return False
-                    return incarnation.held(connection) is not None
-            except StoreError:
-                if self._stop.wait(_TICK):
-                    raise
+
+        def ask(connection: Connection) -> bool:
+            if refuse:
+                incarnation.refuse_during_hold(connection, "change slivers")
+                return False
+            return incarnation.held(connection) is not None
+
+        return queries.awaited(self._store, self._stop, ask)
 
     def _unwanted(self, sliver: Sliver) -> bool:
         """Whether a later request has changed the desired state since the turn was planned."""

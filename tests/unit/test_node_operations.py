@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bare_service import service, settings
+from bare_service import Service, databases_on, service, settings
 from demo import REPO
+from postgres_server import Server
 
 from slicemgr.agent import node_operations
 from slicemgr.agent.journal import Journal
@@ -17,7 +19,7 @@ from slicemgr.agent.node import Node
 from slicemgr.agent.node_operations import NodeOperations
 from slicemgr.errors import Code, Refused
 from slicemgr.model import OperationState
-from slicemgr.store import pending
+from slicemgr.store import StoreError, pending
 
 # The functions that insert operations, and which of their arguments is the kind.
 _INSERTING = {("operations", "add"): 1, ("nodes", "request"): 3}
@@ -58,3 +60,30 @@ def test_the_table_decides_and_an_unknown_kind_is_refused(tmp_path: Path, monkey
         with pytest.raises(Refused, match="this agent does not support the operation 'doctor'") as refused:
             operations.serve(operation("doctor"))
     assert (refused.value.code, refused.value.hint) == (Code.INVALID, "update it")
+
+
+def test_the_rows_are_waited_for_while_the_database_restarts(tmp_path: Path) -> None:
+    with Server() as server, databases_on(server), Service(tmp_path) as made, ThreadPoolExecutor(1) as pool:
+        stop = threading.Event()
+        with Journal(made.store, "node1") as journal:
+            operations = NodeOperations(Node.open(made.config, made.store, journal, stop))
+            there = operations.images()
+            assert there
+            server.stop()
+            found = pool.submit(operations.images)
+            with pytest.raises(TimeoutError):
+                found.result(1.5)
+            server.start()
+            assert found.result(60) == there
+            with pytest.raises(Refused, match="the node is on hold"):
+                operations.query(refused)
+            server.stop()
+            found = pool.submit(operations.images)
+            stop.set()
+            with pytest.raises(StoreError):
+                found.result(60)
+            server.start()
+
+
+def refused(connection: object) -> None:
+    raise Refused(Code.CONFLICT, "the node is on hold")
