@@ -8,9 +8,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from slicemgr.agent import broker_check, doctor, startup
+from slicemgr.agent import doctor, startup
 from slicemgr.agent.agent_lock import only_one
 from slicemgr.agent.apply import Applier
+from slicemgr.agent.checks import broker
+from slicemgr.agent.checks.result import Check
 from slicemgr.agent.chores.capture_rings import Captures
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.chores.proc_views import ProcViews
@@ -92,12 +94,12 @@ def _judge(store: Store, token: str, sha256: str, base: bool) -> tuple[str, int]
     return granted.format, granted.size
 
 
-def checks(config: Config) -> list[doctor.Check]:
+def checks(config: Config) -> list[Check]:
     """Whether this host has everything that an agent needs, which need not run."""
     found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
     pool, firewall = Pool(config.node.pool), Firewall(config.network)
     found_here = doctor.examine(config, Hypervisor(config.libvirt), pool, firewall, found, in_agent=False)
-    return [*found_here, *broker_check.checks(config)]
+    return [*found_here, *broker.checks(config)]
 
 
 def host_chores(node: Node) -> list[Chore]:

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
-from slicemgr.agent import broker_check, doctor, garbage, queries
+from slicemgr.agent import doctor, garbage, queries
+from slicemgr.agent.checks import broker, testbed
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.images import Importer, Steps
 from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
@@ -82,7 +83,7 @@ def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
     node = parts.node
     checks = doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found)
     wrong, held = parts.query(lambda connection: (allocations.differences(connection), incarnation.held(connection)))
-    checks += [*broker_check.checks(node.config), doctor.hold(held), doctor.counters(list(wrong))]
+    checks += [*broker.checks(node.config), testbed.hold(held), testbed.counters(list(wrong))]
     return doctor.report(checks)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from slicemgr import agent_process, store
-from slicemgr.agent.doctor import Check
+from slicemgr.agent.checks.result import Check
 from slicemgr.certificates.authority import Authority
 from slicemgr.conversion import rabbitmq
 from slicemgr.conversion.conversion import Conversion

@@ -16,7 +16,8 @@ import pytest
 from tiny_sliver import in_box
 
 from slicemgr import names
-from slicemgr.agent import doctor, kept_disks
+from slicemgr.agent import kept_disks
+from slicemgr.agent.checks import storage
 from slicemgr.agent.kept_disks import KeptDisks
 from slicemgr.agent.publisher import Publisher
 from slicemgr.config import Config, NodeConfig
@@ -204,7 +205,7 @@ def test_a_naive_writer_is_led_outside(sliver: Path, tmp_path: Path) -> None:
 
 def test_doctor_looks_at_the_size_of_nodes(pool: Pool, tmp_path: Path) -> None:
     """The control: a pool that mkfs.btrfs made with its default node size."""
-    assert doctor._pool(pool).ok is True and "nodes of 4 KiB" in doctor._pool(pool).detail
+    assert storage.pool(pool).ok is True and "nodes of 4 KiB" in storage.pool(pool).detail
     disk, place = tmp_path / "disk", tmp_path / "pool"
     place.mkdir()
     with disk.open("wb") as stream:
@@ -212,7 +213,7 @@ def test_doctor_looks_at_the_size_of_nodes(pool: Pool, tmp_path: Path) -> None:
     command.run(["mkfs.btrfs", "--quiet", disk], timeout=60)
     command.run(["mount", "-o", "loop", disk, place], timeout=60)
     try:
-        said = doctor._pool(Pool(place))
+        said = storage.pool(Pool(place))
     finally:
         command.run(["umount", place], timeout=60)
     assert said.ok is None and "nodes of 16 KiB" in said.detail and "--nodesize 4k" in said.remedy

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from bare_service import ADMIN, FACTS, IMAGE, SHA, Service
 from sqlalchemy.engine import Connection
 
-from slicemgr.agent import doctor
+from slicemgr.agent.checks import testbed
 from slicemgr.errors import Refused
 from slicemgr.model import GIB
 from slicemgr.service.nodes import membership, nodes
@@ -68,10 +68,10 @@ def test_a_change_that_is_not_counted_is_found_and_corrected(service: Service) -
     with service.store.write() as c:
         c.execute(t.slivers.update().values(disk=GIB))
     assert set(differences(service)) == {"node1"}
-    assert doctor.counters(list(differences(service))).ok is False
+    assert testbed.counters(list(differences(service))).ok is False
     with service.store.write() as c:
         assert allocations.recount(c) == ["node1"]
-    assert differences(service) == {} and doctor.counters([]).ok
+    assert differences(service) == {} and testbed.counters([]).ok
 
 
 def test_an_upgrade_counts_the_slivers_that_there_are(service: Service) -> None:

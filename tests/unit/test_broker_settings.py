@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicemgr.agent import broker_check
+from slicemgr.agent.checks import broker as broker_check
 from slicemgr.config import Config, HubConfig, NodeConfig
 from slicemgr.errors import Failed, Refused
 from slicemgr.hub import broker_files

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicemgr.agent.checks.kernel import socket_memory
 from slicemgr.agent.chores.capture_rings import SETTLED, Ledger
-from slicemgr.agent.doctor import socket_memory
 from slicemgr.drivers.kernel import bpf, capture_rings, cgroup, netlink, packet_sockets
 from slicemgr.drivers.kernel.packet_sockets import Found
 from slicemgr.model import MIB

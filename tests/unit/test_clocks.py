@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from centre_and_node import NODE, World, move
 
-from slicemgr.agent import doctor
+from slicemgr.agent.checks import testbed
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
 from slicemgr.hub.updates import accepted
@@ -108,10 +108,10 @@ def test_a_clock_that_cannot_be_is_corrected_by_a_day_at_most(world: World) -> N
 
 
 def test_doctor_shows_a_clock_that_is_wrong() -> None:
-    assert doctor.clock(0.0).ok is True
-    late = doctor.clock(-HOUR)
+    assert testbed.clock(0.0).ok is True
+    late = testbed.clock(-HOUR)
     assert (late.ok, late.detail) == (None, "3600 s behind the centre's") and "time service" in late.remedy
-    assert doctor.clock(None).ok is None
+    assert testbed.clock(None).ok is None
 
 
 @pytest.mark.parametrize(("days", "named"), [(3, True), (-400, True), (0, False)])

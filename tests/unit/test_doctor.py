@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicemgr.agent.doctor import connections, neighbours
+from slicemgr.agent.checks.network import connections, neighbours
 from slicemgr.config import NetworkConfig
 
 NETWORK = NetworkConfig(connections=4096)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tenants import Tenants
 
 from slicemgr import names, sliver_record
-from slicemgr.agent import doctor, hold, observe, records
+from slicemgr.agent import hold, observe, records
+from slicemgr.agent.checks import testbed
 from slicemgr.agent.hold import Hold, Row
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import DomainState, Observed
@@ -197,8 +198,8 @@ def test_the_state_of_a_sliver_without_a_row(observed: Observed, state: str) -> 
 
 
 def test_doctor_reports_the_hold() -> None:
-    assert doctor.hold(None).ok
-    check = doctor.hold(incarnation.Incarnation(2, utcnow(), utcnow()))
+    assert testbed.hold(None).ok
+    check = testbed.hold(incarnation.Incarnation(2, utcnow(), utcnow()))
     assert check.ok is False
     assert "slicemgr restore --review" in check.remedy
 

@@ -177,6 +177,7 @@ def test_the_rate_of_the_counter_is_that_of_this_processor(tmp_path: Path) -> No
 
 def test_what_was_found_is_remembered(tmp_path: Path) -> None:
     cache = tmp_path / "acceleration.json"
+    assert acceleration.find("emulation", cache.parent / "none" / "cache").acceleration is Acceleration.EMULATION
     first = acceleration.find("emulation", cache)
     assert acceleration.find("emulation", cache) == first
     cache.write_text("{}")

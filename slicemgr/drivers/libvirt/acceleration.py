@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def find(wanted: str, cache: Path) -> Found:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     found = _try(wanted)
-    atomic_file.write(cache, json.dumps({"key": key, "found": asdict(found)}))
+    with suppress(FileNotFoundError):  # `slicemgr doctor` may be the first command on a host
+        atomic_file.write(cache, json.dumps({"key": key, "found": asdict(found)}))
     return found
 
 

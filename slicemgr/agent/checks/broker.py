@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicemgr.agent.doctor import Check
+from slicemgr.agent.checks.result import Check
 from slicemgr.config import Config
 from slicemgr.ipc import broker_state
 from slicemgr.ipc.broker_state import BrokerState

@@ -1,0 +1,1 @@
+"""The checks of `slicectl doctor`, by subject."""

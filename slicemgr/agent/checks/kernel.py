@@ -1,0 +1,72 @@
+"""What the kernel of the node offers: control groups, their limits, and tables of which slivers share one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slicemgr.agent.checks.result import Check, at_least, number
+from slicemgr.config import Config
+from slicemgr.drivers.kernel import capture_rings as rings
+from slicemgr.drivers.kernel import cgroup
+
+_CONTROLLERS = ("memory", "cpu", "pids")
+
+
+def cgroups() -> Check:
+    try:
+        unified = (Path("/sys/fs/cgroup/cgroup.controllers")).read_text().split()
+        version, present = "v2", unified
+    except FileNotFoundError:
+        root = Path("/sys/fs/cgroup")
+        version, present = "v1", [one.name for one in root.iterdir()] if root.is_dir() else []
+    missing = [one for one in _CONTROLLERS if one not in present]
+    detail = f"cgroup {version}, missing: {', '.join(missing)}" if missing else f"cgroup {version}"
+    return Check("cgroups", not missing, detail, "enable the controllers on the kernel command line")
+
+
+def memory_of_sockets() -> Check:
+    try:
+        options = Path("/proc/cmdline").read_text().split()
+    except OSError:
+        options = []
+    return socket_memory(cgroup.version(), options, limited=cgroup.has_socket_limit())
+
+
+def socket_memory(version: str, options: Sequence[str], *, limited: bool) -> Check:
+    """Whether socket memory is limited. options: the kernel's command line. limited: whether v1 has a limit. Pure."""
+    name = "socket memory"
+    off = {word for option in options if option.startswith("cgroup.memory=") for word in option[14:].split(",")}
+    if off & {"nosocket", "nokmem"}:
+        found = ", ".join(sorted(off & {"nosocket", "nokmem"}))
+        return Check(
+            name,
+            False,
+            f"cgroup.memory={found}: socket memory is not counted",
+            f"remove {found} from the kernel command line",
+        )
+    remedy = "boot with systemd.unified_cgroup_hierarchy=1"
+    if version == "v2":
+        return Check(name, True, "counts against the memory limit of the sliver")
+    if not limited:
+        return Check(name, False, "cgroup v1 without memory.kmem.tcp.limit_in_bytes: not limited", remedy)
+    detail = "cgroup v1: TCP and UDP buffers have a separate limit, which many connections can exceed"
+    return Check(name, None, detail, remedy)
+
+
+def capture_rings(config: Config) -> Check:
+    """Whether the launcher finds the program; the agent's log has the reason if it could not be loaded."""
+    if rings.program(config.node.run_dir) is not None:
+        return Check("capture rings", True, f"at most {config.limits.capture_rings.bytes >> 10} KiB in each sliver")
+    detail = "denied in slivers, because this kernel cannot limit them with BPF; tcpdump does not work"
+    return Check("capture rings", None, detail, "Linux 5.18 or newer with CONFIG_CGROUP_BPF; then restart the agent")
+
+
+def ptys() -> Check:
+    limit = number("/proc/sys/kernel/pty/max")
+    return at_least("pseudo terminals", limit, 16384, "kernel.pty.max", "terminals of all slivers")
+
+
+def inotify() -> Check:
+    limit = number("/proc/sys/fs/inotify/max_user_instances")
+    return at_least("inotify", limit, 128, "fs.inotify.max_user_instances", "instances of one user")
