@@ -7,9 +7,7 @@ operations the node is reconciled at an interval, and slivers that differ from t
 from __future__ import annotations
 
 import logging
-import math
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr import names
 from slicemgr.agent import queries
+from slicemgr.agent.comparison_times import ComparisonTimes
 from slicemgr.agent.fence import Fence
 from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
@@ -38,8 +37,6 @@ log = logging.getLogger(__name__)
 # Repairs that are not recorded as events: keys are sent repeatedly to a guest that does not accept them.
 _NO_EVENT = ((), (Step.KEYS,))
 _TICK = 1.0  # seconds between queries for operations when no process wakes the agent
-_QUIET = 3.0  # seconds without the end of an operation before its effects are reconciled and announced
-_SETTLING = 0.2  # seconds from the start or end of a domain to its check, so that many at once cause one comparison
 _MOST_CHECKED = 32  # domains that are checked one by one; more cause a comparison of the node
 
 
@@ -100,32 +97,40 @@ class Scheduler:
             listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
             stack.callback(self._turns.shutdown)
-            due, quiet, check = 0.0, math.inf, math.inf
+            times = ComparisonTimes(self._config.agent.reconcile.total_seconds())
             while not self._stop.is_set():
-                if self._changed:
-                    check = min(check, time.monotonic() + _SETTLING)
-                if self._operation_ended.is_set():
-                    self._operation_ended.clear()
-                    quiet = time.monotonic() + _QUIET
+                self._follow(times)
                 try:
-                    if self._fence:
-                        self._fence.step(self._forget_sliver, self._turns.busy)
-                    self._take()
-                    if time.monotonic() >= check:
-                        check, before, due = math.inf, due, 0.0  # any failure leads to a comparison of the node
-                        if self._check_changed():
-                            due = before
-                    if time.monotonic() >= min(due, quiet):
-                        self._reconcile()
-                        due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                    self._work(times)
                 except StoreError as error:  # the database restarts: slivers continue to run, and so does the agent
                     log.error("cannot read the desired state: %s", error)
                     self._stop.wait(_TICK)
                 except Exception:
                     log.exception("reconciling the node failed; it is repeated")
-                    due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                    times.compared()
                     self._stop.wait(_TICK)
-                listener.wait(min(_TICK, max(0.0, min(due, quiet, check) - time.monotonic())))
+                listener.wait(times.left(_TICK))
+
+    def _follow(self, times: ComparisonTimes) -> None:
+        """Note what has happened since the last turn of the loop."""
+        if self._changed:
+            times.domains_changed()
+        if self._operation_ended.is_set():
+            self._operation_ended.clear()
+            times.operation_ended()
+
+    def _work(self, times: ComparisonTimes) -> None:
+        """Take new operations, and compare what is due."""
+        if self._fence:
+            self._fence.step(self._forget_sliver, self._turns.busy)
+        self._take()
+        if times.check_is_due():
+            times.begin_check()
+            if self._check_changed():
+                times.end_check()
+        if times.comparison_is_due():
+            self._reconcile()
+            times.compared()
 
     def changed(self, sliver: str) -> None:
         """Check a sliver soon whose domain started or ended; not during work on it, or after its deletion."""
