@@ -150,7 +150,7 @@ class Applier:
 
     def _limits(self, sliver: Sliver) -> None:
         """Noted at the end: until then the step is repeated."""
-        self._hypervisor.limit(sliver)
+        self._hypervisor.limit(sliver, host_memory(sliver, self._place()))
         self._verify(sliver)
         domain = self._hypervisor.domain(sliver.id)
         if domain is not None:
@@ -211,8 +211,9 @@ class Applier:
         self._hypervisor.create(sliver.type, domain_xml(sliver, place), host_memory(sliver, place))
         self._link(sliver)
         if sliver.type is SliverType.KVM:
-            update = pending.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
-            self._journal.add(update)
+            started = {"acceleration": place.acceleration, "booted": "no"}
+            memory = sliver.limits.memory
+            self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, **started, memory_started=memory))
 
     def _link(self, sliver: Sliver) -> None:
         neighbours.guard(sliver.id, sliver.address)

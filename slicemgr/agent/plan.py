@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slicemgr.model import SPARE, Desired, Phase, Sliver, SliverType
+from slicemgr.model import LIVE_LIMITS, SPARE, Desired, Phase, Sliver, SliverType
 
 
 class Step(StrEnum):
@@ -21,7 +21,7 @@ class Step(StrEnum):
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
-    LIMITS = "limits"  # other limits on a running container
+    LIMITS = "limits"  # other limits while it runs
     NAME = "name"  # another host name in a running sliver, which was a spare
     KEYS = "keys"  # other ssh keys in a running sliver; its host key in the rows
     LINK = "link"  # the permanent neighbour of a link that was created without it
@@ -157,9 +157,14 @@ def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
 
 def _limits(want: Sliver, observed: Observed) -> tuple[Step, ...]:
     """Before the name: a spare that has become a tenant's is within the tenant's limits when the tenant logs in."""
+    if want.spare:
+        return ()
+    if want.type is SliverType.KVM:  # memory alone; a paused guest gives none back
+        frozen = observed.domain is DomainState.PAUSED and want.desired is Desired.PAUSED
+        memory = None if observed.limits is None or frozen else observed.limits[LIVE_LIMITS.index("memory")]
+        return (Step.LIMITS,) if memory not in (None, want.limits.memory) else ()
     known = observed.limits is not None or observed.hostname == SPARE
-    other = known and not want.spare and observed.limits != want.limits.live
-    return (Step.LIMITS,) if other and want.type is SliverType.LXC else ()
+    return (Step.LIMITS,) if known and observed.limits != want.limits.live else ()
 
 
 def _name(want: Sliver, observed: Observed) -> tuple[Step, ...]:

@@ -228,6 +228,7 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
         "acceleration": _text,
         "booted": _text,
         "keys_missing": _text,
+        "memory_started": _bytes,
     },
     "sliver-done": {"operation": _id, "sliver": _id, "state": _ended},
     "sliver-gone": {"sliver": _id},

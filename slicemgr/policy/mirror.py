@@ -80,7 +80,10 @@ TABLES = (
             *_LIMITS,
             *("origin", "inherited", "epoch"),
         ),
-        own=("phase", "error", "host_key", "acceleration", "booted", "keys_missing", "oom_kills", "updated_at"),
+        own=(
+            *("phase", "error", "host_key", "acceleration", "booted", "keys_missing", "memory_started"),
+            *("oom_kills", "updated_at"),
+        ),
         node=True,
     ),
     Mirrored("spares", ("sliver",), ("type", "image", "boot", "machine", "init", "created_at")),

@@ -93,6 +93,7 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
                 "b_acceleration": u.acceleration,
                 "b_booted": u.booted,
                 "b_keys_missing": u.keys_missing,
+                "b_memory_started": u.memory_started,
                 "b_now": now,
             }
             for u in updates
@@ -113,6 +114,7 @@ def _see_sliver() -> sa.Update:
             acceleration=_kept(s.acceleration, "b_acceleration"),
             booted=_kept(s.booted, "b_booted"),
             keys_missing=_kept(s.keys_missing, "b_keys_missing"),
+            memory_started=_kept(s.memory_started, "b_memory_started"),
             updated_at=sa.bindparam("b_now"),
         )
     )

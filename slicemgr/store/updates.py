@@ -21,7 +21,7 @@ class SliverSeen:
     """None keeps the stored value, "" clears it.
 
     keys_missing: why it does not have the newest SSH keys. acceleration: how a virtual machine runs (kvm or emulation).
-    booted: whether its start has completed.
+    booted: whether its start has completed. memory_started: bytes with which a virtual machine started.
     """
 
     sliver: str
@@ -31,6 +31,7 @@ class SliverSeen:
     acceleration: str | None = None
     booted: str | None = None
     keys_missing: str | None = None
+    memory_started: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from test_recorder import be_at_work
 from test_slices import MIB, greets
 from testbed import IMAGES, eventually
 
+from slicemgr.drivers.kernel import cgroup, memory_groups
+
 KERNEL = "cat /proc/sys/kernel/random/boot_id"
 
 
@@ -102,6 +104,33 @@ def test_it_runs_on_without_libvirtd(guest: Guest) -> None:
     eventually(lambda: guest.node.slicectl("pause", guest.name).returncode == 0, "the new libvirtd has it", 60)
     guest.node.ok("resume", guest.name)
     assert guest.inside("id -u") == "0\n"
+
+
+@pytest.mark.long
+def test_memory_goes_back_to_the_node_and_comes_again(guest: Guest) -> None:
+    """The guest sees less by its balloon, and its group is limited to less."""
+    node, sliver = guest.node, guest.sliver()["id"]
+    total = "awk '/MemTotal/ {print $2}' /proc/meminfo"
+    before, limit = int(guest.inside(total)) << 10, memory_limit(guest)
+    try:
+        node.ok("resize", guest.name, "--memory", "160M")
+        assert int(guest.inside(total)) << 10 == before - 32 * MIB
+        assert memory_limit(guest) == limit - 32 * MIB
+        node.agrees()
+        refused = node.slicectl("resize", guest.name, "--memory", "193M")
+        assert refused.returncode != 0 and "it started with 192 MiB" in refused.stderr
+    finally:
+        node.ok("resize", guest.name, "--memory", "192M")
+    assert int(guest.inside(total)) << 10 == before and memory_limit(guest) == limit
+    assert guest.sliver()["id"] == sliver
+
+
+def memory_limit(guest: Guest) -> int:
+    """Bytes that the group of QEMU may use."""
+    group = cgroup.group_of(guest.qemu(), "memory")
+    found = memory_groups.limit(group)
+    assert found is not None
+    return found
 
 
 @pytest.mark.long

@@ -308,6 +308,17 @@ def test_a_running_container_gets_limits_that_were_changed() -> None:
     assert plan(sliver(Desired.STOPPED), known) == (Step.STOP,), "it gets them at its next start"
 
 
+def test_a_running_machine_gets_its_memory_and_no_other_limit() -> None:
+    known = dataclasses.replace(TAKEN, hostname="exp-0", limits=OTHER)
+    paused = dataclasses.replace(known, domain=PAUSED)
+    assert plan(machine(Desired.RUNNING), known) == (Step.LIMITS,)
+    assert plan(machine(Desired.PAUSED), known) == (Step.LIMITS, Step.PAUSE)
+    assert plan(machine(Desired.RUNNING), paused) == (Step.RESUME, Step.LIMITS)
+    assert plan(machine(Desired.PAUSED), paused) == (), "a paused guest gives nothing back"
+    assert plan(machine(Desired.RUNNING), dataclasses.replace(known, limits=None)) == ()
+    assert plan(machine(Desired.RUNNING), dataclasses.replace(known, limits=(LIMITS[0], 9.0, *LIMITS[2:]))) == ()
+
+
 OF_ANOTHER = dataclasses.replace(TAKEN, hostname="theirs-0")
 
 

@@ -14,7 +14,7 @@ from test_projects import limit, refused, request_of
 
 from slicemgr import store as stores
 from slicemgr.errors import Code
-from slicemgr.model import GIB, Scope
+from slicemgr.model import GIB, Phase, Scope
 from slicemgr.policy.access import Principal
 from slicemgr.service.slices import limit_changes, requests, slices
 from slicemgr.store import pending, schema
@@ -103,6 +103,24 @@ def test_memory_that_a_sliver_cannot_have_is_refused(
     assert (problem["code"], problem["field"]) == ("invalid", field), problem
     assert says in problem["detail"] + problem["hint"]
     assert tenants.rows()[0].sliver.limits == before
+
+
+def test_a_running_machine_gets_no_more_memory_than_it_started_with(tenants: Tenants) -> None:
+    """It started with 512 MiB; without that in its row, it keeps what it has."""
+    bob = tenants.client("bob")
+    sliver = tenants.rows()[0].sliver.id
+    with tenants.store.write() as c:
+        c.execute(t.slices.update().values(type="kvm"))
+    assert "not known with how much" in bob.post(API, json={"memory": "256M"}).get_json()["detail"]
+    tenants.record(pending.SliverSeen(sliver, Phase.RUNNING, memory_started=512 << 20))
+    for memory in ("256M", "512M"):
+        assert bob.post(API, json={"memory": memory}).status_code == 202
+    refused = bob.post(API, json={"memory": "513M"})
+    assert (refused.status_code, refused.get_json()["field"]) == (409, "memory")
+    assert "it started with 512 MiB" in refused.text and "slicectl stop exp" in refused.get_json()["hint"]
+    with tenants.store.write() as c:
+        c.execute(t.slivers.update().values(desired="stopped"))
+    assert bob.post(API, json={"memory": "600M"}).status_code == 202
 
 
 def test_a_grant_resizes(tenants: Tenants) -> None:

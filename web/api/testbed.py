@@ -128,8 +128,8 @@ def renew_slice(name: str) -> Answer:
 def resize_slice(name: str) -> Answer:
     """Change limits of each sliver: its disk, which can only grow, and its memory, guarantee and weight.
 
-    Slivers that run get them at once; a virtual machine must be stopped for another `memory`. A change beyond the quota
-    of the project fails, or with a `reason` creates a request.
+    Slivers that run get them at once; a virtual machine must be stopped for more `memory` than it started with. A
+    change beyond the quota of the project fails, or with a `reason` creates a request.
     """
     body, by, project = reading.body(), principal(), reading.project()
     wanted, why = limit_changes.read(body), requests.reason(body.get("reason"))

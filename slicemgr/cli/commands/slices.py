@@ -62,7 +62,10 @@ def renew(name: str, lease: str, output: Output) -> None:
 @click.command()
 @click.argument("name", metavar="[PROJECT/]NAME", shell_complete=slice_names)
 @click.option("--disk", help="New disk limit per sliver, such as 8G. It must be larger than the current one.")
-@click.option("--memory", help="New memory limit per sliver, such as 1G. A virtual machine must be stopped for it.")
+@click.option(
+    "--memory",
+    help="New memory limit per sliver, such as 1G. A virtual machine must be stopped for more than it started with.",
+)
 @click.option("--memory-guarantee", help="New part of the memory that the node reserves for each sliver.")
 @click.option("--memory-weight", type=int, help="New share of the memory between guarantee and limit, 1 to 10000.")
 @click.option(

@@ -196,12 +196,15 @@ class Hypervisor:
             time.sleep(_SHORT)
         return pid
 
-    def limit(self, sliver: Sliver) -> None:
-        """Give a running container the limits of its row that are in `LIVE_LIMITS`. Raises Failed."""
+    def limit(self, sliver: Sliver, memory: int) -> None:
+        """Give a running container the limits of its row that are in `LIVE_LIMITS`, and a machine its memory.
+
+        memory: bytes of the host that it may use then. It waits while a guest gives memory back. Raises Failed.
+        """
         seen = self._need(sliver.id)
         with self._running(seen.type, sliver.id, "change the limits of the domain") as domain:
             try:
-                body(seen.type).limit(domain, seen.pid, sliver)
+                body(seen.type).limit(domain, seen.pid, sliver, memory)
             except OSError as error:
                 raise Failed(f"its limits cannot be changed: {error.strerror}") from error
 

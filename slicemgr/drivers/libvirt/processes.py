@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from slicemgr.model import KIB, Init, Sliver, SliverType
 LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running domains
 QEMU_DIR = Path("/run/libvirt/qemu")
 _LINKS = Path("/sys/class/net")
+_BALLOON = 10.0  # seconds in which a guest must have given some memory back
+_BALLOON_PAUSE = 0.1  # seconds between two readings of that
 _LIVE = 1  # VIR_DOMAIN_AFFECT_LIVE
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
 NO_SPACE = 2  # virDomainDiskErrorCode
@@ -53,7 +56,7 @@ class Body(Protocol):
     def started(self, domain: Any, memory: int) -> None:
         """Complete the start of a domain. memory: bytes of the host's memory that it may use."""
 
-    def limit(self, domain: Any, pid: int, sliver: Sliver) -> None:
+    def limit(self, domain: Any, pid: int, sliver: Sliver, memory: int) -> None:
         """Give the running domain the limits of the sliver that are in `LIVE_LIMITS`."""
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None: ...
@@ -106,7 +109,7 @@ class _Container:
     def started(self, domain: Any, memory: int) -> None:
         pass
 
-    def limit(self, domain: Any, pid: int, sliver: Sliver) -> None:
+    def limit(self, domain: Any, pid: int, sliver: Sliver, memory: int) -> None:
         limits, init = sliver.limits, child(pid)
         if init is None:
             raise Failed("its init does not run")
@@ -114,9 +117,9 @@ class _Container:
             _check_init(pid, sliver, init)
             for path in container_xml.IN_MEMORY[sliver.init]:
                 _resize(root, path, container_xml.memory_files(limits.memory))
-        memory = limits.memory // KIB
-        swap = {"swap_hard_limit": memory} if cgroup.has_swap_limit() else {}
-        domain.setMemoryParameters({"hard_limit": memory, **swap}, _LIVE)
+        most = memory // KIB
+        swap = {"swap_hard_limit": most} if cgroup.has_swap_limit() else {}
+        domain.setMemoryParameters({"hard_limit": most, **swap}, _LIVE)
         quota = {"vcpu_period": CPU_PERIOD, "vcpu_quota": round(limits.cpu * CPU_PERIOD)}
         domain.setSchedulerParametersFlags({"cpu_shares": limits.cpu_shares, **quota}, _LIVE)
         _check_init(pid, sliver, init)
@@ -174,8 +177,25 @@ class _Machine:
         """Set the limit after the start: with one in its XML, libvirt locks that much memory, which may be denied."""
         domain.setMemoryParameters({"hard_limit": memory // KIB}, _LIVE)
 
-    def limit(self, domain: Any, pid: int, sliver: Sliver) -> None:
-        raise Failed("a virtual machine keeps the limits that it started with")
+    def limit(self, domain: Any, pid: int, sliver: Sliver, memory: int) -> None:
+        """The guest gives memory back by its balloon. Only then its group is limited to less."""
+        wanted, before = sliver.limits.memory // KIB, _guest_memory(domain)
+        if wanted > domain.maxMemory():
+            raise Failed("the machine started with less memory", hint="stop the slice first")
+        most = {"hard_limit": memory // KIB}
+        if wanted > before:
+            domain.setMemoryParameters(most, _LIVE)
+        domain.setMemoryFlags(wanted, _LIVE)
+        now, end = before, time.monotonic() + _BALLOON
+        while (seen := _guest_memory(domain)) != wanted:
+            if seen != now:
+                now, end = seen, time.monotonic() + _BALLOON
+            if time.monotonic() > end:
+                domain.setMemoryFlags(before, _LIVE)
+                hint = "its kernel needs the driver virtio_balloon, and room; or stop the slice first"
+                raise Failed("the guest does not give its memory back", hint=hint)
+            time.sleep(_BALLOON_PAUSE)
+        domain.setMemoryParameters(most, _LIVE)
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
         domain.shutdown()
@@ -185,6 +205,11 @@ class _Machine:
 
     def nudge(self, pid: int) -> None:
         pass
+
+
+def _guest_memory(domain: Any) -> int:
+    """KiB that a machine has without what its balloon holds."""
+    return int(domain.info()[2])
 
 
 def _check_init(pid: int, sliver: Sliver, init: int) -> None:

@@ -40,6 +40,7 @@ _FRESH = {  # of a sliver that its node has not made yet
     "acceleration": "",
     "booted": "",
     "keys_missing": "",
+    "memory_started": 0,
     **dict.fromkeys(("usage_working", "usage_charged", "usage_disk", "guest_memory", "usage_at")),
     "origin": "",
     "inherited": 0,

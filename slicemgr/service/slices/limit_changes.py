@@ -72,8 +72,8 @@ def resize(
     """Give each sliver of the slice the limits in `changes`.
 
     why: the reason to queue a request beyond the quota; "": OverQuota is raised. Refused(CONFLICT) for a disk limit
-    that is not larger than the current one, because file systems do not shrink, and for another memory limit of a
-    virtual machine that is not stopped. Refused(INVALID) if the memory would be less than its guarantee.
+    that is not larger than the current one, because file systems do not shrink, and for more memory than that with
+    which a running virtual machine started. Refused(INVALID) if the memory would be less than its guarantee.
     """
     with store.write() as c:
         row = slices.find(c, name, by, project)
@@ -103,7 +103,7 @@ def change(
     allowed: the limits to check, such as the project's ceiling, by default its quota.
     """
     s = t.slivers.c
-    columns = (s.node, s.desired, t.slices.c.type, *(s[name] for name in FIELDS))
+    columns = (s.node, s.desired, s.memory_started, t.slices.c.type, *(s[name] for name in FIELDS))
     own = c.execute(sa.select(*columns).join(t.slices).where(s.slice == row.id)).all()
     slices.check_possible(row.name, "resize", {one.desired for one in own})
     _check(row.name, own, changes)
@@ -134,6 +134,9 @@ def _check(name: str, own: Sequence[Row[*tuple[Any, ...]]], changes: Changes) ->
         message = "exceeds the memory limit" if field == "memory_guarantee" else "is less than the memory guarantee"
         raise invalid(field, message, "the guarantee is a part of the memory limit")
     other = [one for one in own if changes.get("memory", one.memory) != one.memory]
-    if any(one.type == SliverType.KVM and one.desired != Desired.STOPPED for one in other):
+    running = [one.memory_started for one in other if one.type == SliverType.KVM and one.desired != Desired.STOPPED]
+    if running and changes["memory"] > (most := min(running)):
         hint = f"stop the slice first: `slicectl stop {name}`"
-        raise Refused(Code.CONFLICT, "a virtual machine gets its memory when it starts", hint=hint, field="memory")
+        started = f"it started with {allocate.size_text(most)}" if most else "it is not known with how much it started"
+        message = f"a running virtual machine gets no more memory than it started with: {started}"
+        raise Refused(Code.CONFLICT, message, hint=hint, field="memory")
