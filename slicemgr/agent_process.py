@@ -105,11 +105,12 @@ def checks(config: Config) -> list[Check]:
 def host_chores(node: Node) -> list[Chore]:
     """What keeps the host in order and measures it."""
     config, hypervisor = node.config, node.hypervisor
+    memory = MemoryController(config, node.store)
     return [
         *ProcViews(ProcView(config.node.run_dir), hypervisor.container_inits).chores(),
         *Captures(config).chores(),
-        *MemoryController(config, node.store).chores(),
-        Recorder(config, node.store, node.pool, hypervisor.machine_stats).chore(),
+        *memory.chores(),
+        Recorder(config, node.store, node.pool, hypervisor.machine_stats, memory.reclaimed).chore(),
     ]
 
 

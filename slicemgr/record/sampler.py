@@ -55,13 +55,15 @@ class Sample(NamedTuple):
 class Sampler:
     """Remembers the counters of the last stored sample, also across a restart of the agent.
 
-    memory: the file for that, in a directory that is emptied by a reboot, as are the counters.
+    memory: the file for that, in a directory that is emptied by a reboot, as are the counters. reclaimed: of
+    slivers by their ids, the main process and the bytes that the node has taken of its memory.
     """
 
-    def __init__(self, config: Config, pool: Pool, memory: Path) -> None:
+    def __init__(self, config: Config, pool: Pool, memory: Path, reclaimed: Mapping[str, tuple[int, int]]) -> None:
         self._config = config
         self._pool = pool
         self._memory = memory
+        self._reclaimed = reclaimed
         self._groups = Groups()
         self._kept: dict[str, Reading] = {}
         self._began: float | None = None
@@ -87,7 +89,11 @@ class Sampler:
             counts = found.get(one.id)
             if counts is not None:
                 row["connections"] = connections.get(one.id)
-                values = {**asdict(counts), **(asdict(links[one.id]) if one.id in links else {})}
+                link, (pid, taken) = (
+                    asdict(links[one.id]) if one.id in links else {},
+                    self._reclaimed.get(one.id, (0, 0)),
+                )
+                values = {**asdict(counts), **link, "reclaimed": taken if pid == running[one.id] else 0}
                 values |= _of_machine(machines.get(one.id, {})) if one.type == SliverType.KVM else {}
                 life = str(running[one.id])
                 fresh[one.id] = Reading(life, now, self._counters(one.id, life, values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -83,7 +84,7 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     request_slice(rosa, node, "exp")
     command = ready(rosa, "exp")
     section(rosa, "usage")
-    for curve in ("memory", "cpu", "disk", "network"):
+    for curve in ("memory", "cpu", "disk", "network", "reclaim"):
         eventually(lambda: len(node.rows(MEASURED)) > 2, "it is measured")
         rosa.reload()
         expect(rosa.locator(f"figure[data-curve={curve}] canvas")).to_be_visible()
@@ -93,7 +94,7 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     rosa.keyboard.press("End")
     expect(said).to_contain_text("MiB")
     rosa.get_by_text("Show as table").click()
-    expect(rosa.locator(".curves-table").get_by_role("row", name="Memory")).to_contain_text("MiB")
+    expect(rosa.locator(".curves-table").get_by_role("row", name=re.compile("^Memory [0-9]"))).to_contain_text("MiB")
     rosa.get_by_label("Period").select_option("24h")
     expect(rosa.locator(".curves-state")).to_be_empty()
     weights = rosa.evaluate(KINDS)

@@ -35,14 +35,19 @@ with slicemgr.store.open(config) as store:
     targets = controller.step(0.0)
     controller.measure = lambda: (total, total, 0)
     controller.step(1.0)
-    print(json.dumps([dict(targets.take), dict(targets.guarantees), targets.needed]))
+    taken = {name: amount for name, (_, amount) in controller.reclaimed.items()}
+    print(json.dumps([dict(targets.take), dict(targets.guarantees), targets.needed, taken]))
 """
 
 
-def step(node: Node, mode: str, available: float) -> tuple[dict[str, int], dict[str, int], int]:
+Bytes = dict[str, int]
+
+
+def step(node: Node, mode: str, available: float) -> tuple[Bytes, Bytes, int, Bytes]:
+    """What was to be taken of each sliver, what is guaranteed, what the node lacks, and what was taken."""
     words = [sys.executable, "-c", STEP, mode, str(available), "/etc/slicemgr/slicemgr.toml"]
-    take, guarantees, needed = json.loads(node.box.run(words, check=True).stdout)
-    return take, guarantees, needed
+    take, guarantees, needed, taken = json.loads(node.box.run(words, check=True).stdout)
+    return take, guarantees, needed, taken
 
 
 def group(node: Node, name: str) -> Path:
@@ -67,11 +72,13 @@ def two(node: Node) -> tuple[Path, Path]:
 def test_what_is_idle_is_taken_and_what_is_guaranteed_stays(node: Node, two: tuple[Path, Path]) -> None:
     ids = {name: node.show(name)["slivers"][0]["id"] for name in ("kept", "idle")}
     before = [value(one, "memory.usage_in_bytes") for one in two]
-    take, guarantees, needed = step(node, "observe", 0.05)
+    take, guarantees, needed, taken = step(node, "observe", 0.05)
+    assert taken == {}
     assert set(take) == {ids["idle"]} and 0 < take[ids["idle"]] <= needed
     assert guarantees == {ids["kept"]: 450 * MIB, ids["idle"]: 0}
     assert value(two[1], "memory.usage_in_bytes") > before[1] - 10 * MIB, "it only observes"
-    take, _, _ = step(node, "on", 0.05)
+    take, _, _, taken = step(node, "on", 0.05)
+    assert taken.keys() == take.keys() and taken[ids["idle"]] > take[ids["idle"]] // 2
     left = [value(one, "memory.usage_in_bytes") for one in two]
     assert before[1] - left[1] > take[ids["idle"]] // 2
     assert left[0] > before[0] - 10 * MIB

@@ -6,7 +6,8 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import demo
@@ -60,19 +61,32 @@ def said(testbed: BoxedTestbed, *words: str) -> bool:
     return True
 
 
-def begun(node: BoxedNode, step: str) -> Callable[[], bool]:
-    """Whether the node has begun a step of an operation that has not ended there."""
-    query = f"select 1 from operation_steps where name = '{step}'"
-    return lambda: bool(mirror(node, query))
+def await_step(node: BoxedNode, step: str) -> None:
+    """Wait until the node has begun a step. That is in its rows until the operation has ended, which takes moments."""
+    query, end = f"select 1 from operation_steps where name = '{step}'", time.monotonic() + HEALED
+    while not mirror(node, query):
+        assert time.monotonic() < end, f"{node.name} has not begun {step}"
+        time.sleep(0.002)
 
 
 def strike(testbed: BoxedTestbed, victim: str, moment: str, words: tuple[str, ...]) -> None:
-    """Ask for something, kill the victim at the moment, and start it again a moment later."""
-    testbed.centre.slicectl(*words, "--no-wait")
+    """Ask for something, kill the victim at the moment, and start it again a moment later.
+
+    The answer to the request may be lost by then.
+    """
+
+    def kill_at_step() -> None:
+        await_step(testbed.nodes["n1"], moment)
+        kill(testbed, victim)
+
     if moment:
-        first = testbed.nodes["n1"]
-        eventually(begun(first, moment), f"n1 has begun {moment}", HEALED)
-    kill(testbed, victim)
+        with ThreadPoolExecutor(1) as pool:
+            killed = pool.submit(kill_at_step)
+            said(testbed, *words, "--no-wait")
+            killed.result()
+    else:
+        testbed.centre.slicectl(*words, "--no-wait")
+        kill(testbed, victim)
     time.sleep(1)
     testbed.start()
 

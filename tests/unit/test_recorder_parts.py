@@ -35,7 +35,10 @@ Inter-|   Receive                                                |  Transmit
 smabcdefgh-0: 1000 10 0 0 0 0 0 0    2000      20    0    0    0     0       0          0
 smiabcdefgh-0:  7 7 0 0 0 0 0 0 7 7 0 0 0 0 0 0
 """
-STAT_V1 = "cache 1\nrss 2\ninactive_file 3\ntotal_cache 4096\ntotal_swap 512\ntotal_inactive_file 1024\n"
+STAT_V1 = (
+    "cache 1\nrss 2\ninactive_file 3\ntotal_cache 4096\ntotal_swap 512\ntotal_inactive_file 1024\n"
+    "total_workingset_refault_anon 1\ntotal_workingset_refault_file 2\n"
+)
 V1 = {
     "memory": {
         "memory.stat": STAT_V1,
@@ -50,7 +53,8 @@ V1 = {
     },
 }
 V2 = {
-    "memory.stat": "anon 1\nfile 4096\ninactive_file 1024\nactive_file 5\n",
+    "memory.stat": "anon 1\nfile 4096\ninactive_file 1024\nactive_file 5\n"
+    "workingset_refault_anon 1\nworkingset_refault_file 2\n",
     "memory.current": "10240\n",
     "memory.swap.current": "512\n",
     "memory.events": "low 0\nhigh 5\nmax 9\noom 3\noom_kill 2\noom_group_kill 0\n",
@@ -58,7 +62,7 @@ V2 = {
     "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
     "io.stat": "8:0 rbytes=100 wbytes=200 rios=3 wios=4 dbytes=0 dios=0\n254:0 rbytes=1 wbytes=0 rios=0 wios=0\n",
 }
-WANTED = Counts(10240, 9216, 6144, 512, 7, 2.5, 101, 200, 3, 4, 2)
+WANTED = Counts(10240, 9216, 6144, 512, 7, 2.5, 101, 200, 3, 4, 2, 3 * 4096)
 
 
 def test_links_are_told_from_the_slivers_side() -> None:
@@ -158,7 +162,7 @@ def set_cpu(tmp_path: Path, seconds: float) -> None:
 
 
 def recorder(service: Service, ask: Any = dict) -> Recorder:
-    return Recorder(service.config, service.store, FakePool(), ask)  # type: ignore[arg-type]
+    return Recorder(service.config, service.store, FakePool(), ask, {})  # type: ignore[arg-type]
 
 
 def cpu_rows(service: Service) -> list[float]:
@@ -351,7 +355,7 @@ def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Pat
     """A machine's disk counter is reported, then missing, then reported again."""
     with service.store.write() as c:
         c.exec_driver_sql("UPDATE slices SET kind = 'kvm'")
-    sampler = Sampler(service.config, FakePool(), tmp_path / "memory.json")  # type: ignore[arg-type]
+    sampler = Sampler(service.config, FakePool(), tmp_path / "memory.json", {})  # type: ignore[arg-type]
     with service.store.read() as c:
         known = samples.slivers(c, "node1")
     written_bytes = []
@@ -361,6 +365,21 @@ def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Pat
         sampler.keep()
         written_bytes.append(parts[0]["io_written"])
     assert written_bytes == [0, 0, 500, 100]
+
+
+def test_what_the_node_took_is_counted_in_the_life_of_the_sliver(service: Service, tmp_path: Path) -> None:
+    """The node goes on counting while the recorder is restarted; another process is another life."""
+    taken: dict[str, tuple[int, int]] = {}
+    with service.store.read() as c:
+        known = samples.slivers(c, "node1")
+    name, counted = known[0].id, []
+    pid = counters.running()[name]
+    for at, now in enumerate(((pid, 100), (pid, 100), (pid, 250), (pid + 1, 70), (pid, 300))):
+        sampler = Sampler(service.config, FakePool(), tmp_path / "memory.json", taken)  # type: ignore[arg-type]
+        taken[name] = now
+        counted.append(sampler.sample(at, known, {}).slivers[0]["reclaimed"])
+        sampler.keep()
+    assert counted == [0, 0, 150, 0, 300]
 
 
 def test_the_thread_records_until_it_is_stopped(service: Service) -> None:

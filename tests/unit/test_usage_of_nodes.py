@@ -60,7 +60,7 @@ class Node:
     def __init__(self, world: World) -> None:
         self.world, self.now = world, start()
         self.kills: dict[int, int] = {}
-        self.recorder = Recorder(world.config, world.node, SimpleNamespace(), dict)  # type: ignore[arg-type]
+        self.recorder = Recorder(world.config, world.node, SimpleNamespace(), dict, {})  # type: ignore[arg-type]
         self.recorder._sampler = SimpleNamespace(sample=self._sample, keep=lambda: None)  # type: ignore[assignment]
 
     def _sample(self, now: int, slivers: Any, _: Any) -> Sample:

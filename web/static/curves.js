@@ -11,9 +11,11 @@
     cpu: { slivers: ["cpu"], node: ["cpu"], limit: null, unit: "cores" },
     disk: { slivers: ["disk"], node: ["disk"], bound: "disk_total", limit: "disk", unit: "bytes" },
     network: { slivers: ["net_in", "net_out"], node: ["net_in", "net_out"], unit: "bits", factor: 8 },
+    reclaim: { slivers: ["reclaimed", "reread"], node: ["reclaimed", "reread"], limit: null, unit: "rate" },
     slivers: { slivers: [], node: ["lxc", "kvm"], limit: null, unit: "count" },
   };
   const WORDS = { lxc: "containers", kvm: "machines", memory: "memory", working: "working set", swap: "swap", cpu: "cores", disk: "disk", net_in: "in", net_out: "out",
+    reclaimed: "taken back", reread: "read again",
     memory_total: "there is", disk_total: "there is" };
   const COLUMNS = [...new Set(Object.values(CURVES).flatMap((one) => [...one.slivers, ...one.node, one.bound]))].filter(Boolean);
   const OF_NODES = ["memory_total", "disk_total", "lxc", "kvm"]; // what slivers have no column for
@@ -26,6 +28,7 @@
   };
   const FORMATS = {
     bytes: (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
+    rate: (value) => scaled(value, 1024, ["B/s", "KiB/s", "MiB/s", "GiB/s"]),
     bits: (value) => scaled(value, 1000, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]),
     cores: (value) => (Math.abs(value) < 10 ? value.toFixed(2) : value.toFixed(1)),
     count: (value) => value.toFixed(Number.isInteger(value) ? 0 : 1),
@@ -168,7 +171,7 @@
       this.plots.set(figure, new uPlot({
         width: held.clientWidth || 320, height: HEIGHT, padding: [6, 14, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
         scales: { x: { time: true, range: this.range() }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, curve.unit === "cores" ? 0.05 : 1)] } },
-        axes: [{ ...axis, space: 60, size: 28, values: times }, { ...axis, size: 72, ...(["bytes", "count"].includes(curve.unit) ? { incrs: POWERS } : {}), values: (_, ticks) => ticks.map((one) => told(curve.unit, one)) }],
+        axes: [{ ...axis, space: 60, size: 28, values: times }, { ...axis, size: 72, ...(["bytes", "rate", "count"].includes(curve.unit) ? { incrs: POWERS } : {}), values: (_, ticks) => ticks.map((one) => told(curve.unit, one)) }],
         series: [{}, ...series],
         hooks: { setCursor: [(plot) => this.describe(plot, said, drawn, curve.unit)] },
       }, this.gaps(drawn.map((one) => one.values)), held));

@@ -55,6 +55,7 @@ class MemoryController:
     spent: Callable[[], float] = time.thread_time
     _state: State = field(default_factory=State)
     _last: float | None = None
+    reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
     _reread: dict[str, int] = field(default_factory=dict)
     _taken: int = 0  # bytes since the node has been short
     _from: set[str] = field(default_factory=set)
@@ -115,6 +116,8 @@ class MemoryController:
             if directory is not None and held is not None:
                 found[one.id] = _Group(one, directory, held)
         self._directories = {name: known for name, known in self._directories.items() if name in found}
+        for gone in self.reclaimed.keys() - found.keys():
+            del self.reclaimed[gone]
         return found
 
     def _directory(self, sliver: str, pid: int) -> Path | None:
@@ -144,9 +147,14 @@ class MemoryController:
             if (limit := memory_groups.limit(groups[name].directory)) is not None
         }
         try:
-            return memory_groups.take(wanted)
+            taken = memory_groups.take(wanted)
         finally:
             self._restore({name: groups[name] for name in wanted})
+        for name, amount in taken.items():
+            pid = self._directories[name][0]
+            known, before = self.reclaimed.get(name, (pid, 0))
+            self.reclaimed[name] = (pid, amount + (before if known == pid else 0))
+        return taken
 
     def _restore(self, groups: Mapping[str, _Group]) -> None:
         """Set limits that are lower than those of the rows (v1). A row may be newer: then its step sets it as well."""

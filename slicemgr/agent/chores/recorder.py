@@ -57,12 +57,22 @@ class MachineStatistics:
 
 
 class Recorder:
-    """Records the usage of slivers and node. ask: returns libvirt's statistics of machines, which may take long."""
+    """Records the usage of slivers and node. ask: returns libvirt's statistics of machines, which may take long.
 
-    def __init__(self, config: Config, store: Store, pool: Pool, ask: Callable[[], Stats]) -> None:
+    reclaimed: what the node has taken of the memory of slivers, as of MemoryController; another thread adds to it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        pool: Pool,
+        ask: Callable[[], Stats],
+        reclaimed: Mapping[str, tuple[int, int]],
+    ) -> None:
         self._config = config
         self._store = store
-        self._sampler = Sampler(config, pool, config.node.run_dir / "recorder.json")
+        self._sampler = Sampler(config, pool, config.node.run_dir / "recorder.json", reclaimed)
         self._machines = MachineStatistics(ask)
         self._reported = 0  # to the centre of the testbed
 

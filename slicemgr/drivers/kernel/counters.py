@@ -5,6 +5,7 @@ libvirt's pid files show which slivers run. Units are bytes, seconds and counts 
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ class Counts:
 
     charged: all memory that its group is charged for. working: without what the kernel can drop at once. guest: used
     memory as a container shows it. cpu: seconds. oom_kills: processes that the kernel killed at the memory limit.
+    reread: bytes of memory that were read again after the kernel had taken them.
     """
 
     charged: int | None = None
@@ -41,6 +43,7 @@ class Counts:
     io_reads: int | None = None
     io_writes: int | None = None
     oom_kills: int | None = None
+    reread: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ class _Files:
             cpu,
             *(size[0], size[1], count[0], count[1]),
             _killed(f"{at['memory']}/memory.oom_control"),
+            reread(stat, b"total_"),
         )
 
     def _read_v2(self) -> Counts:
@@ -165,6 +169,7 @@ class _Files:
             value_in(read_file(f"{at}/cpu.stat"), b"usage_usec") / 1e6,
             *parse_io_stat(_first(f"{at}/io.stat", f"{at}/../io.stat") or b""),
             _killed(f"{at}/memory.events"),
+            reread(stat),
         )
 
 
@@ -186,6 +191,12 @@ def parse_io_stat(text: bytes) -> tuple[int, int, int, int]:
         if name in sums:
             sums[name] += int(value)
     return sums[b"rbytes"], sums[b"wbytes"], sums[b"rios"], sums[b"wios"]
+
+
+def reread(stat: bytes, prefix: bytes = b"") -> int:
+    """Bytes that a group has read again after the kernel took them, from its memory.stat. prefix: of the names."""
+    kinds = (b"file", b"anon")
+    return mmap.PAGESIZE * sum(value_in(stat, prefix + b"workingset_refault_" + kind) for kind in kinds)
 
 
 def value_in(text: bytes, name: bytes) -> int:

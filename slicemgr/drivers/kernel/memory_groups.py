@@ -16,11 +16,10 @@ from slicemgr.config import PACKAGE
 from slicemgr.drivers import command
 from slicemgr.drivers.command import CommandFailed
 from slicemgr.drivers.kernel import cgroup
-from slicemgr.drivers.kernel.counters import meminfo, read_file, value_in
+from slicemgr.drivers.kernel.counters import meminfo, read_file, reread, value_in
 from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
-_PAGE = 4096
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
 
@@ -69,8 +68,7 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
         return None
     kinds = (b"file", b"anon") if swap else (b"file",)
     idle = sum(value_in(stat, prefix + b"inactive_" + kind) for kind in kinds)
-    reread = sum(value_in(stat, prefix + b"workingset_refault_" + kind) for kind in (b"file", b"anon"))
-    return Held(charged, min(idle, charged), reread * _PAGE)
+    return Held(charged, min(idle, charged), reread(stat, prefix))
 
 
 def limit(group: Path) -> int | None:
