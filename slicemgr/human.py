@@ -87,7 +87,7 @@ def span(seconds: float) -> str:
     """A duration as `36 hours`, `7 days`: exact in a unit that it is a small multiple of, otherwise as `_about`."""
     for length, unit, most in _EXACT:
         if seconds >= length and seconds % length == 0 and seconds / length < most:
-            return _counted(int(seconds / length), unit)
+            return counted(int(seconds / length), unit)
     return _about(seconds)
 
 
@@ -96,12 +96,13 @@ def _about(seconds: float) -> str:
     for (length, unit), (finer, _) in pairwise([*_SPANS, (1, "")]):
         least = 2 * length if unit in ("day", "year") else length
         if seconds >= least - (finer / 2 if finer < length else 0):  # what the finer unit would round up to `least`
-            return _counted(int(seconds / length + 0.5), unit)
+            return counted(int(seconds / length + 0.5), unit)
     return "0 seconds"
 
 
-def _counted(count: int, unit: str) -> str:
-    return f"{count} {unit}{'' if count == 1 else 's'}"
+def counted(count: int, word: str, several: str = "") -> str:
+    """`1 slice`, `3 slices`."""
+    return f"{count} {word if count == 1 else several or word + 's'}"
 
 
 def check(value: object) -> str:

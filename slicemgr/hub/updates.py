@@ -42,7 +42,8 @@ MOST_BYTES = 1 << 54
 _OLDEST = timedelta(days=30)  # of a time that a node reports
 _FURTHEST = 86400.0  # seconds by which a clock may be wrong and its times are corrected
 _MOST_STEPS = 32  # of an operation, for each of its slivers
-_ACTIONS = ("repair", out_of_memory.ACTION, updates.KEEP_DISK)  # of events that agents report
+# Of events that agents report.
+_ACTIONS = ("repair", out_of_memory.ACTION, updates.KEEP_DISK, updates.MEMORY_SHORT, updates.MEMORY_TAKEN)
 
 Reader = Callable[[Any], Any]
 

@@ -12,19 +12,23 @@ from slicemgr.store import tables as t
 
 
 class Promise(NamedTuple):
-    """Of one sliver. guarantee, ceiling: bytes."""
+    """Of one sliver. guarantee, ceiling: bytes. number: of the sliver in its slice. project, slice: "" of a spare."""
 
     id: str
     type: str
     guarantee: int
     weight: int
     ceiling: int
+    number: int = 0
+    slice: str = ""
+    project: str = ""
 
 
 def of_node(c: Connection, node: str) -> list[Promise]:
     """The promises of all slivers of a node, spares included."""
     s, l, p = t.slivers.c, t.slices.c, t.spares.c
     kind = sa.func.coalesce(l.type, p.type, SliverType.LXC)
-    query = sa.select(s.id, kind, s.memory_guarantee, s.memory_weight, s.memory).where(s.node == node)
+    slice = (s.idx, sa.func.coalesce(l.name, ""), sa.func.coalesce(l.project, ""))
+    query = sa.select(s.id, kind, s.memory_guarantee, s.memory_weight, s.memory, *slice).where(s.node == node)
     query = query.outerjoin(t.slices, l.id == s.slice).outerjoin(t.spares, p.sliver == s.id)
     return [Promise(*row) for row in c.execute(query)]

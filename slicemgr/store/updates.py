@@ -230,6 +230,8 @@ class HostSeen:
     changed: Mapping[str, Json] = field(default_factory=dict)
 
 
+MEMORY_SHORT = "memory short"  # action of the events that a node begins and ends to take memory back
+MEMORY_TAKEN = "memory taken"  # of the event that it took memory of a slice
 KEEP_DISK = "keep disk"  # action of the event that a node stopped a sliver which it no longer has
 
 

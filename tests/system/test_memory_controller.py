@@ -86,6 +86,8 @@ def test_what_is_idle_is_taken_and_what_is_guaranteed_stays(node: Node, two: tup
     events = json.loads(node.ok("event", "list", "-f", "json"))
     said = [one["detail"] for one in events if one["action"] == "memory short"]
     assert any("would take" in one for one in said) and any("ended; the node took" in one for one in said), said
+    [event] = [one for one in events if one["action"] == "memory taken"]
+    assert (event["slice"], event["detail"].endswith(" of sliver 0")) == ("idle", True), event
 
 
 def test_a_killed_agent_leaves_no_lower_limit(node: Node, two: tuple[Path, Path]) -> None:

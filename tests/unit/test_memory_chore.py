@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from bare_service import Service
 
 from slicemgr.agent.chores.memory import MemoryController
+from slicemgr.config import MemoryConfig
+from slicemgr.policy.memory import State, Targets
+from slicemgr.store import tables as t
+from slicemgr.store.memory_promises import Promise
 
 TOTAL = 1000
 COST = 0.05  # seconds of processor time of each reading
@@ -52,3 +57,32 @@ def test_a_node_that_is_short_is_read_in_each_step(controller: Controller) -> No
     assert all(controller.reads(float(now)) for now in range(10))
     controller.available = 200
     assert controller.reads(10.0), "so that it is known at once that there is enough again"
+
+
+def promise(number: int, slice: str = "exp") -> Promise:
+    return Promise(f"abcdefgh-{number}", "lxc", 0, 100, 1 << 30, number, slice, "lab" if slice else "")
+
+
+def test_users_learn_what_was_taken_of_their_slice_once_an_hour(controller: Controller) -> None:
+    spare, other = promise(7, ""), promise(3, "other")
+    promises = [promise(0), promise(1), other, spare]
+    controller._taken = {promises[0].id: 3 << 20, promises[1].id: 5 << 20, other.id: 1000, spare.id: 9 << 20}
+    [event] = controller._of_slices(promises, 100.0)
+    assert (event.user, event.action, event.project, event.slice) == ("agent", "memory taken", "lab", "exp")
+    assert event.detail.endswith(": 3 MiB of sliver 0, 5 MiB of sliver 1"), event.detail
+    controller._taken = {promises[0].id: 2 << 20, other.id: 2 << 20}
+    assert [one.slice for one in controller._of_slices(promises, 3000.0)] == ["other"]
+    assert [one.slice for one in controller._of_slices(promises, 3800.0)] == ["exp"]
+
+
+def test_the_sum_is_that_of_one_shortage(tmp_path: Path) -> None:
+    with Service(tmp_path, memory=MemoryConfig("observe")) as service:
+        controller = MemoryController(service.config, service.store)
+        for short, taken in ((True, 5), (True, 6), (False, 0), (True, 9), (False, 0)):
+            before, controller._state = controller._state, State(short)
+            controller._tell(before, Targets({}, {}), {"abcdefgh-0": taken}, 0, {}, 0.0)
+        with service.store.read() as c:
+            query = sa.select(t.events.c.detail).where(t.events.c.action == "memory short").order_by(t.events.c.id)
+            details = [detail.partition(": ")[2] for detail in c.scalars(query)]
+    assert [one.partition(" ")[0] for one in details] == ["0", "ended;", "0", "ended;"], details
+    assert ["11 B from 1 sliver" in details[1], "9 B from 1 sliver" in details[3]] == [True, True], details

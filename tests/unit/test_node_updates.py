@@ -36,7 +36,7 @@ from slicemgr.policy.messages import BadMessage, Beat, Updates
 from slicemgr.store import observations, outbox, pending
 from slicemgr.store import rows as store_rows
 from slicemgr.store import tables as t
-from slicemgr.store.updates import SliverUsed, Update, utcnow
+from slicemgr.store.updates import MEMORY_SHORT, MEMORY_TAKEN, SliverUsed, Update, utcnow
 
 KEY = "ssh-ed25519 " + "A" * 60
 
@@ -123,6 +123,15 @@ def test_events_of_a_node_that_is_away_are_bounded(world: World, monkeypatch: py
         world.record(pending.EventSeen("agent", "repair", detail=str(number)))
     with world.node.read() as c:
         assert [body["detail"] for _, _, body in outbox.batch(c)] == [str(number) for number in range(30, 50)]
+
+
+def test_what_agents_report_about_memory_arrives(world: World) -> None:
+    for action in (MEMORY_SHORT, MEMORY_TAKEN, "invented"):
+        world.record(pending.EventSeen("agent", action, detail="the node took it"))
+    world.settle()
+    query = sa.select(t.events.c.action).where(t.events.c.detail == f"{NODE}: the node took it").order_by(t.events.c.id)
+    with world.centre.read() as c:
+        assert list(c.scalars(query)) == [MEMORY_SHORT, MEMORY_TAKEN]
 
 
 def test_many_updates_arrive_in_several_reports(world: World) -> None:

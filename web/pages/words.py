@@ -51,7 +51,7 @@ def install(app: Flask) -> None:
         "printable": human.printable,
         "ago": ago,
         "day": day,
-        "counted": counted,
+        "counted": human.counted,
         "tone": tone,
         "percent": percent,
         "amount": amount,
@@ -92,11 +92,6 @@ def notice_text(text: str) -> str:
     """A notice as a sentence for a page: with readable times, and without shell commands."""
     text = _MOMENT.sub(lambda found: date(found[0]), _TYPED.sub("", text))
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def counted(count: int, word: str, several: str = "") -> str:
-    """`1 slice`, `3 slices`."""
-    return f"{count} {word if count == 1 else several or word + 's'}"
 
 
 def tone(state: str) -> str:

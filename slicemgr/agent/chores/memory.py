@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,13 +25,14 @@ from slicemgr.policy import memory
 from slicemgr.policy.memory import Holding, Node, State, Targets
 from slicemgr.store import Store, incarnation, memory_promises, observations, outbox
 from slicemgr.store.memory_promises import Promise
-from slicemgr.store.updates import EventSeen
+from slicemgr.store.updates import MEMORY_SHORT, MEMORY_TAKEN, EventSeen
 
 log = logging.getLogger(__name__)
 
-ACTION = "memory short"
 _INTERVAL = 1.0  # seconds
 _WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
+_TOLD = 1 << 20  # bytes from which the users of a slice learn what the node took of it
+_BETWEEN = 3600.0  # seconds between two events about the same slice
 _COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
 
 
@@ -57,8 +59,8 @@ class MemoryController:
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
     _reread: dict[str, int] = field(default_factory=dict)
-    _taken: int = 0  # bytes since the node has been short
-    _from: set[str] = field(default_factory=set)
+    _taken: dict[str, int] = field(default_factory=dict)  # bytes by sliver, since the node has been short
+    _told: dict[tuple[str, str], float] = field(default_factory=dict)  # when there was an event about a slice
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
     _directories: dict[str, tuple[int, Path]] = field(default_factory=dict)  # sliver → main process and its group
@@ -98,7 +100,7 @@ class MemoryController:
         self._state, targets = memory.step(before, Node(total, available), holdings, now, elapsed)
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
-        self._tell(before, targets, taken, available)
+        self._tell(before, targets, taken, available, groups, now)
         self._rest = now + (self.spent() - begun) / _COST
         return targets
 
@@ -166,24 +168,52 @@ class MemoryController:
                 log.warning("%s has its memory limit again", one.promise.id)
                 memory_groups.restore(one.directory, one.promise.ceiling)
 
-    def _tell(self, before: State, targets: Targets, taken: Mapping[str, int], available: int) -> None:
-        """An event when the node begins to be short, and one with the sum when it ends."""
-        self._taken += sum(taken.values())
-        self._from |= {name for name, amount in taken.items() if amount}
+    def _tell(
+        self,
+        before: State,
+        targets: Targets,
+        taken: Mapping[str, int],
+        available: int,
+        groups: Mapping[str, _Group],
+        now: float,
+    ) -> None:
+        """An event when the node begins to be short; when it ends, one with the sum, and one for each slice."""
+        begins = self._state.short and not before.short
+        sums = {} if begins else self._taken
+        self._taken = {**sums, **{name: sums.get(name, 0) + amount for name, amount in taken.items() if amount}}
         if before.short == self._state.short:
             return
-        does = "takes" if self.config.memory.controller == "on" else "would take"
-        if self._state.short:
-            self._taken, self._from = sum(taken.values()), set(taken)
+        on = self.config.memory.controller == "on"
+        if begins:
+            does = "takes" if on else "would take"
             text = (
                 f"{human.size(available)} are available; the node {does} {human.size(targets.needed)} beyond guarantees"
             )
         else:
-            did = "took" if does == "takes" else "would have taken"
-            text = f"ended; the node {did} {human.size(self._taken)} from {len(self._from)} slivers"
+            did = "took" if on else "would have taken"
+            amount, slivers = human.size(sum(self._taken.values())), human.counted(len(self._taken), "sliver")
+            text = f"ended; the node {did} {amount} from {slivers}"
         log.info("memory is short: %s", text)
+        where = "" if self.config.joined else f"{self.config.node.name}: "  # the centre adds it
+        events = [EventSeen("agent", MEMORY_SHORT, detail=f"{where}{text}")]
+        if on and not begins:
+            events += self._of_slices([one.promise for one in groups.values()], now)
         with self.store.write() as c:
-            events = [EventSeen("agent", ACTION, detail=f"{self.config.node.name}: {text}")]
             observations.record(c, events, "")  # events are of no node
             if self.config.joined:
                 outbox.add(c, events)
+
+    def _of_slices(self, promises: Sequence[Promise], now: float) -> list[EventSeen]:
+        """What the node took of each slice. At most one event an hour for each slice."""
+        self._told = {slice: at for slice, at in self._told.items() if now - at < _BETWEEN}
+        parts = defaultdict[tuple[str, str], list[str]](list)
+        for one in promises:
+            amount = self._taken.get(one.id, 0)
+            if one.slice and amount >= _TOLD and (one.project, one.slice) not in self._told:
+                parts[one.project, one.slice].append(f"{human.size(amount)} of sliver {one.number}")
+        self._told |= dict.fromkeys(parts, now)
+        text = "memory was short, and the node took what is beyond guarantees: "
+        return [
+            EventSeen("agent", MEMORY_TAKEN, slice, text + ", ".join(found), project)
+            for (project, slice), found in parts.items()
+        ]
