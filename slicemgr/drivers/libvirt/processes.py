@@ -26,6 +26,7 @@ LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running d
 QEMU_DIR = Path("/run/libvirt/qemu")
 _LINKS = Path("/sys/class/net")
 _BALLOON = 10.0  # seconds in which a guest must have given some memory back
+_BALLOON_MOST = 120.0  # seconds for all of it
 _BALLOON_PAUSE = 0.1  # seconds between two readings of that
 _LIVE = 1  # VIR_DOMAIN_AFFECT_LIVE
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
@@ -186,11 +187,12 @@ class _Machine:
         if wanted > before:
             domain.setMemoryParameters(most, _LIVE)
         domain.setMemoryFlags(wanted, _LIVE)
-        now, end = before, time.monotonic() + _BALLOON
+        now = before
+        begun = moved = time.monotonic()
         while (seen := _guest_memory(domain)) != wanted:
             if seen != now:
-                now, end = seen, time.monotonic() + _BALLOON
-            if time.monotonic() > end:
+                now, moved = seen, time.monotonic()
+            if time.monotonic() > min(moved + _BALLOON, begun + _BALLOON_MOST):
                 domain.setMemoryFlags(before, _LIVE)
                 hint = "its kernel needs the driver virtio_balloon, and room; or stop the slice first"
                 raise Failed("the guest does not give its memory back", hint=hint)
