@@ -282,6 +282,7 @@ def test_signing_out_keeps_a_browser_known_and_another_password_forgets_the_othe
     assert sign_in(mine, NEW, HERE).status_code == 303
 
 
+@pytest.mark.long
 def test_a_link_signs_in_while_others_guess(tenants: Tenants) -> None:
     fail_everywhere(tenants)
     secret = users.invite_again(tenants.store, tenants.config, "bob", tenants.principal("root")).secret

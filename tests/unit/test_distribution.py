@@ -271,6 +271,7 @@ def test_slicectl_runs_with_the_base_dependencies_alone(laptop: Laptop) -> None:
         assert f"slicectl {command}" in laptop.run("slicectl", command, "--help")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "extra"),
     [

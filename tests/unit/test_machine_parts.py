@@ -156,6 +156,7 @@ def test_what_runs_machines(wanted: str, tried: tuple[bool, ...], found: Acceler
     assert answer.reason
 
 
+@pytest.mark.long
 def test_the_probe_boots_a_kernel_and_not_any_file(tmp_path: Path) -> None:
     kernel = acceleration.kernels()[0]
     assert acceleration.boots(kernel, Acceleration.EMULATION, 120)

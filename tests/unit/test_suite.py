@@ -84,6 +84,7 @@ begun = time.process_time()
 WITH_TIMES = "import sys, pytest, cpu_times; sys.exit(pytest.main(sys.argv[1:], [cpu_times.CpuTimes(1)]))"
 
 
+@pytest.mark.long
 def test_the_test_that_costs_most_is_listed(tmp_path: Path) -> None:
     (tmp_path / "test_cost.py").write_text(BUSY)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (REPO / "tests", REPO / "tools")))}
