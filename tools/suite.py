@@ -62,8 +62,8 @@ def run(part: str, more: Sequence[str], taken: str) -> Result:
     words += [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
     words += [f"--junitxml={_junit(part)}", *([f"--taken={taken}"] if part in NODES else []), *more]
     if unit:
-        words += ["-o", "tmp_path_retention_policy=failed"]  # the databases of thousands of tests fill the memory
-        words += [f"--timeout={PATIENCE}"]
+        # The databases of thousands of tests fill the memory.
+        words += [f"--timeout={PATIENCE}", "-o", "tmp_path_retention_policy=failed"]
     begun = time.monotonic()
     # A directory for this part only, because pytest makes its directory inaccessible to other users.
     with ExitStack() as stack:

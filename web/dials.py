@@ -88,7 +88,7 @@ class Dials:
         """
         with self._connected(node, DialPurpose.QUERY, patience=min(_ASKED, self._patience)) as (_, near):
             end = time.monotonic() + _ANSWER
-            stream = console_socket.opened(near, max(_LEAST, end - time.monotonic()))
+            stream = console_socket.opened(near, _ANSWER)
             try:
                 stream.send(console_socket.data_packet(question))
                 return _whole_answer(stream, end)

@@ -211,9 +211,14 @@ class Applier:
         self._hypervisor.create(sliver.type, domain_xml(sliver, place), host_memory(sliver, place))
         self._link(sliver)
         if sliver.type is SliverType.KVM:
-            started = {"acceleration": place.acceleration, "booted": "no"}
-            memory = sliver.limits.memory
-            self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, **started, memory_started=memory))
+            update = pending.SliverSeen(
+                sliver.id,
+                Phase.PENDING,
+                acceleration=place.acceleration,
+                booted="no",
+                memory_started=sliver.limits.memory,
+            )
+            self._journal.add(update)
 
     def _link(self, sliver: Sliver) -> None:
         neighbours.guard(sliver.id, sliver.address)

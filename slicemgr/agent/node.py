@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from sqlalchemy.engine import Connection
+
+from slicemgr.agent import queries
 from slicemgr.agent.acceleration import Machines
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.publisher import Publisher
@@ -14,6 +19,8 @@ from slicemgr.drivers.network.firewall import Firewall
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.record import node_facts
 from slicemgr.store import Store, pending
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,10 @@ class Node:
             machines=Machines(config),
             raw_slivers=threading.Event(),
         )
+
+    def query(self, query: Callable[[Connection], T]) -> T:
+        """The result of a query of the rows. Raises as `queries.awaited`."""
+        return queries.awaited(self.store, self.stop, query)
 
     def announce(self) -> None:
         """Write the node's properties to the store."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from sqlalchemy.engine import Connection
 
 from slicemgr import names
-from slicemgr.agent import kept_disks, observe, queries, records
+from slicemgr.agent import kept_disks, observe, records
 from slicemgr.agent.image_source import RESERVE, Source, Wanted, block_file, partial_file
 from slicemgr.agent.images import POOL_RESERVE, Importer, note_file, read_note, stream_file
 from slicemgr.agent.node import Node
@@ -130,7 +130,7 @@ class NodeImages:
                 self._attempts.pop((sha256, needed), None)
 
     def _ensure(self, sha256: str, needed: Needs, progress: Progress) -> None:
-        image = queries.awaited(self._node.store, self._node.stop, lambda c: pending.image(c, sha256))
+        image = self._node.query(lambda c: pending.image(c, sha256))
         if image is None or image.state is ImageState.DELETING:
             raise Refused(Code.NOT_FOUND, "the image does not exist any more")
         if not image.arch:  # there is no base
@@ -271,7 +271,7 @@ class NodeImages:
             slivers = [row.sliver for row in pending.slivers(c, config.node.name)]
             return slivers, pending.pending_operations(c, config.node.name)
 
-        rows, operations = queries.awaited(self._node.store, self._node.stop, ask)
+        rows, operations = self._node.query(ask)
         recorded = {one: records.read(config.node.pool, one) for one in observe.in_pool(config)}
         known = {one.id for one in rows}
         if any(found is None and sliver not in known for sliver, found in recorded.items()):

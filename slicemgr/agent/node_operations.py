@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
-from slicemgr.agent import doctor, garbage, queries
+from slicemgr.agent import doctor, garbage
 from slicemgr.agent.checks import broker, testbed
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.images import Importer, Steps
@@ -24,7 +23,6 @@ from slicemgr.errors import Code, Refused
 from slicemgr.model import Image, OperationState, Sliver, SliverType
 from slicemgr.store import allocations, incarnation, pending
 
-T = TypeVar("T")
 Result = dict[str, object]
 _CLEANED = 60.0  # seconds for which `gc` waits until btrfs has freed deleted subvolumes
 
@@ -48,11 +46,7 @@ class NodeOperations:
 
     def images(self) -> list[Image]:
         """The images of all rows. Raises as `queries.awaited`."""
-        return self.query(pending.images)
-
-    def query(self, query: Callable[[Connection], T]) -> T:
-        """The result of a query of the rows. Raises as `queries.awaited`."""
-        return queries.awaited(self.node.store, self.node.stop, query)
+        return self.node.query(pending.images)
 
 
 def _import(parts: NodeOperations, operation: pending.Operation) -> Result:
@@ -82,7 +76,7 @@ def _drop_image(parts: NodeOperations, operation: pending.Operation) -> Result:
 def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
     node = parts.node
     checks = doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found)
-    wrong, held = parts.query(lambda connection: (allocations.differences(connection), incarnation.held(connection)))
+    wrong, held = node.query(lambda connection: (allocations.differences(connection), incarnation.held(connection)))
     checks += [*broker.checks(node.config), testbed.hold(held), testbed.counters(list(wrong))]
     return doctor.report(checks)
 
@@ -120,7 +114,7 @@ def _baseline(parts: NodeOperations, operation: pending.Operation) -> Result:
 
 def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Result:
     node = parts.node
-    parts.query(lambda connection: incarnation.refuse_during_hold(connection, "remove leftovers"))
+    node.query(lambda connection: incarnation.refuse_during_hold(connection, "remove leftovers"))
     if node.raw_slivers.is_set() or parts.measurer.is_busy():
         raise Refused(
             Code.CONFLICT,
@@ -133,7 +127,7 @@ def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Res
         return [row.sliver for row in slivers], pending.images(connection)
 
     def wanted() -> garbage.Wanted:
-        return garbage.Wanted.of(*parts.query(rows), parts.node_images.kept())
+        return garbage.Wanted.of(*node.query(rows), parts.node_images.kept())
 
     found = garbage.find(node.config, node.hypervisor, node.pool, wanted)
     freed = partial(node.pool.wait_cleaned, _CLEANED)

@@ -89,11 +89,9 @@ class Sampler:
             counts = found.get(one.id)
             if counts is not None:
                 row["connections"] = connections.get(one.id)
-                link, (pid, taken) = (
-                    asdict(links[one.id]) if one.id in links else {},
-                    self._reclaimed.get(one.id, (0, 0)),
-                )
-                values = {**asdict(counts), **link, "reclaimed": taken if pid == running[one.id] else 0}
+                values = {**asdict(counts), **(asdict(links[one.id]) if one.id in links else {})}
+                pid, taken = self._reclaimed.get(one.id, (0, 0))
+                values["reclaimed"] = taken if pid == running[one.id] else 0
                 values |= _of_machine(machines.get(one.id, {})) if one.type == SliverType.KVM else {}
                 life = str(running[one.id])
                 fresh[one.id] = Reading(life, now, self._counters(one.id, life, values))

@@ -276,7 +276,7 @@ def test_slicectl_runs_with_the_base_dependencies_alone(laptop: Laptop) -> None:
     ("words", "extra"),
     [
         (("slicemgr", "db", "upgrade"), "node"),
-        pytest.param(("slicemgr", "doctor"), "node", marks=pytest.mark.long),
+        (("slicemgr", "doctor"), "node"),
         (("slicectl", "audit"), "bench"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,11 +67,12 @@ def promise(number: int, slice: str = "exp") -> Promise:
 def test_users_learn_what_was_taken_of_their_slice_once_an_hour(controller: Controller) -> None:
     spare, other = promise(7, ""), promise(3, "other")
     promises = [promise(0), promise(1), other, spare]
-    controller._taken = {promises[0].id: 3 << 20, promises[1].id: 5 << 20, other.id: 1000, spare.id: 9 << 20}
+    sizes = {promises[0].id: 3 << 20, promises[1].id: 5 << 20, other.id: 1000, spare.id: 9 << 20}
+    controller._taken = Counter(sizes)
     [event] = controller._of_slices(promises, 100.0)
     assert (event.user, event.action, event.project, event.slice) == ("agent", "memory taken", "lab", "exp")
     assert event.detail.endswith(": 3 MiB of sliver 0, 5 MiB of sliver 1"), event.detail
-    controller._taken = {promises[0].id: 2 << 20, other.id: 2 << 20}
+    controller._taken = Counter({promises[0].id: 2 << 20, other.id: 2 << 20})
     assert [one.slice for one in controller._of_slices(promises, 3000.0)] == ["other"]
     assert [one.slice for one in controller._of_slices(promises, 3800.0)] == ["exp"]
 

@@ -76,7 +76,7 @@ def test_the_rows_are_waited_for_while_the_database_restarts(tmp_path: Path) -> 
             server.start()
             assert found.result(60) == there
             with pytest.raises(Refused, match="the node is on hold"):
-                operations.query(refused)
+                operations.node.query(refused)
             server.stop()
             found = pool.submit(operations.images)
             stop.set()

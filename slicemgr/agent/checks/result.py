@@ -17,6 +17,7 @@ class Check:
 
 
 def at_least(name: str, value: int | None, enough: int, sysctl: str, what: str) -> Check:
+    """Whether a setting of the kernel is enough for many slivers. value: None if there is none. what: it limits."""
     if value is None:
         return Check(name, None, f"this kernel has no {sysctl}")
     detail = f"{sysctl} = {value} ({what})"
@@ -24,6 +25,7 @@ def at_least(name: str, value: int | None, enough: int, sysctl: str, what: str) 
 
 
 def number(path: str) -> int | None:
+    """The number in a file of the kernel; None if it has no such file, or keeps it from this user."""
     try:
         return int(Path(path).read_text())
     except (FileNotFoundError, ValueError, PermissionError):

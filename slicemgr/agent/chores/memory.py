@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +59,7 @@ class MemoryController:
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
     _reread: dict[str, int] = field(default_factory=dict)
-    _taken: dict[str, int] = field(default_factory=dict)  # bytes by sliver, since the node has been short
+    _taken: Counter[str] = field(default_factory=Counter)  # bytes by sliver, since the node has been short
     _told: dict[tuple[str, str], float] = field(default_factory=dict)  # when there was an event about a slice
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
@@ -179,8 +179,9 @@ class MemoryController:
     ) -> None:
         """An event when the node begins to be short; when it ends, one with the sum, and one for each slice."""
         begins = self._state.short and not before.short
-        sums = {} if begins else self._taken
-        self._taken = {**sums, **{name: sums.get(name, 0) + amount for name, amount in taken.items() if amount}}
+        if begins:
+            self._taken.clear()
+        self._taken.update({name: amount for name, amount in taken.items() if amount})
         if before.short == self._state.short:
             return
         on = self.config.memory.controller == "on"
@@ -208,7 +209,7 @@ class MemoryController:
         self._told = {slice: at for slice, at in self._told.items() if now - at < _BETWEEN}
         parts = defaultdict[tuple[str, str], list[str]](list)
         for one in promises:
-            amount = self._taken.get(one.id, 0)
+            amount = self._taken[one.id]
             if one.slice and amount >= _TOLD and (one.project, one.slice) not in self._told:
                 parts[one.project, one.slice].append(f"{human.size(amount)} of sliver {one.number}")
         self._told |= dict.fromkeys(parts, now)

@@ -275,7 +275,7 @@ class Lifecycle:
         Raises Failed, or Over if `stop` is set.
         """
         wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']} count={count}"
-        begun, told = time.monotonic(), False
+        begun, most, told = time.monotonic(), _SPARE_SECONDS[asked["type"]] * count, False
 
         def ready() -> bool:
             there = self._client.nodes.get(self._parameters.node)["used"].get("spares", 0) >= count
@@ -283,7 +283,7 @@ class Lifecycle:
 
         while not ready():
             slivers.check(self._stop)
-            waited, most = time.monotonic() - begun, _SPARE_SECONDS[asked["type"]] * count
+            waited = time.monotonic() - begun
             if waited > _SPARE_TOLD and not told:
                 progress.say(f"waiting at most {most:.0f} s for spare slivers of the node: {wanted}")
                 told = True

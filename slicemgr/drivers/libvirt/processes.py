@@ -187,16 +187,10 @@ class _Machine:
         if wanted > before:
             domain.setMemoryParameters(most, _LIVE)
         domain.setMemoryFlags(wanted, _LIVE)
-        now = before
-        begun = moved = time.monotonic()
-        while (seen := _guest_memory(domain)) != wanted:
-            if seen != now:
-                now, moved = seen, time.monotonic()
-            if time.monotonic() > min(moved + _BALLOON, begun + _BALLOON_MOST):
-                domain.setMemoryFlags(before, _LIVE)
-                hint = "its kernel needs the driver virtio_balloon, and room; or stop the slice first"
-                raise Failed("the guest does not give its memory back", hint=hint)
-            time.sleep(_BALLOON_PAUSE)
+        if not _guest_follows(domain, wanted):
+            domain.setMemoryFlags(before, _LIVE)
+            hint = "its kernel needs the driver virtio_balloon, and room; or stop the slice first"
+            raise Failed("the guest does not give its memory back", hint=hint)
         domain.setMemoryParameters(most, _LIVE)
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
@@ -212,6 +206,19 @@ class _Machine:
 def _guest_memory(domain: Any) -> int:
     """KiB that a machine has without what its balloon holds."""
     return int(domain.info()[2])
+
+
+def _guest_follows(domain: Any, wanted: int) -> bool:
+    """Wait until a guest has `wanted` KiB; False if it stops before, or takes too long."""
+    known = _guest_memory(domain)
+    begun = moved = time.monotonic()
+    while (seen := _guest_memory(domain)) != wanted:
+        if seen != known:
+            known, moved = seen, time.monotonic()
+        if time.monotonic() > min(moved + _BALLOON, begun + _BALLOON_MOST):
+            return False
+        time.sleep(_BALLOON_PAUSE)
+    return True
 
 
 def _check_init(pid: int, sliver: Sliver, init: int) -> None:
