@@ -14,7 +14,7 @@ from slicemgr.service.views import operations as operation_views
 from slicemgr.store import Store, StoreError
 
 _SHORTEST, _LONGEST = 0.015, 0.2  # seconds between queries
-_SHARE = 0.1  # of the time since the last change, at most, is added to the time until the next one is found
+_SHARE = 0.06  # of the time since the last change, at most, is added to the time until the next one is found
 _ENDED = ("done", "failed")
 
 Version = tuple[int, str]

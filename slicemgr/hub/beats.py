@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -51,10 +52,7 @@ def write_others(c: Connection, nodes: Members, beats: Beats) -> None:
 
 def members(c: Connection, identities: Collection[str]) -> Members:
     """The nodes with these identities, and the last beat of each. Logs what is no member."""
-    query = _query().outerjoin(t.links, _L.identity == _N.identity).outerjoin(t.allocations, _A.node == _N.name)
-    found = {
-        row.identity: row for row in c.execute(query.where(_N.identity.in_(identities), _N.state != NodeState.ADDED))
-    }
+    found = {row.identity: row for row in c.execute(_members(), {"identities": list(identities)})}
     for identity in sorted(set(identities) - found.keys()):
         log.warning("a report of %s is dropped: it is no member", identity)
     return found
@@ -64,13 +62,25 @@ def _free(c: Connection, identities: Collection[str]) -> Members:
     """The active nodes of which no other transaction changes a row. It locks their rows without waiting for any: who
     waits for one of these rows may hold others, in another order.
     """
-    query = _query().join(t.links, _L.identity == _N.identity).join(t.allocations, _A.node == _N.name)
-    query = query.where(_N.identity.in_(identities), _N.state == NodeState.ACTIVE)
-    return {row.identity: row for row in c.execute(query.with_for_update(key_share=True, skip_locked=True))}
+    return {row.identity: row for row in c.execute(_unlocked(), {"identities": list(identities)})}
+
+
+@cache
+def _members() -> sa.Select[Any]:
+    """Kept like all statements that are executed for each beat: to make one takes longer than to execute it."""
+    joined = _query().outerjoin(t.links, _L.identity == _N.identity).outerjoin(t.allocations, _A.node == _N.name)
+    return joined.where(_N.state != NodeState.ADDED)
+
+
+@cache
+def _unlocked() -> sa.Select[Any]:
+    joined = _query().join(t.links, _L.identity == _N.identity).join(t.allocations, _A.node == _N.name)
+    return joined.where(_N.state == NodeState.ACTIVE).with_for_update(key_share=True, skip_locked=True)
 
 
 def _query() -> sa.Select[Any]:
-    return sa.select(_N.identity, _N.name, _N.state, _L.incarnation, _L.sequence, _A.node.label("counted"), *_TOTALS)
+    columns = (_N.identity, _N.name, _N.state, _L.incarnation, _L.sequence, _A.node.label("counted"), *_TOTALS)
+    return sa.select(*columns).where(_N.identity.in_(sa.bindparam("identities", expanding=True)))
 
 
 def _write(c: Connection, nodes: Members, beats: Beats) -> None:
@@ -125,5 +135,10 @@ def _update(c: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -
     for row in rows:
         groups[tuple(sorted(row))].append({f"b_{name}": value for name, value in row.items()})
     for names, values in groups.items():
-        changed = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names if name != "identity"}
-        c.execute(table.update().where(table.c.identity == sa.bindparam("b_identity")).values(changed), values)
+        c.execute(_set_columns(table, names), values)
+
+
+@cache
+def _set_columns(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
+    changed = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names if name != "identity"}
+    return table.update().where(table.c.identity == sa.bindparam("b_identity")).values(changed)

@@ -70,8 +70,8 @@ class Exchange:
         woken: rows may have changed. receives: the broker takes messages, of nodes and of the hub.
         """
         if receives:
+            self._mirrors.step(woken=woken)  # first: the most frequent cause of a wake-up
             self._dials.step(woken=woken)
-            self._mirrors.step(woken=woken)
             self._image_peers.step(woken=woken)
             self._inventories.step()
         self._nodes.step(receives=receives)

@@ -34,6 +34,9 @@ _AT_ONCE = 0.2  # seconds after which the rest of the comparisons wait, so that 
 _OTHERS = 1.0  # seconds within which a node is compared for which nobody waits, if one is due
 _ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
 
+_NAME = sa.select(t.nodes.c.name).where(t.nodes.c.identity == sa.bindparam("identity"))
+_RESYNCS = sa.select(t.links.c.identity, t.links.c.resync_at).where(t.links.c.resync_at.is_not(None))
+
 Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full, or the broker takes none
 
 
@@ -171,15 +174,14 @@ class Mirrors:
             if operations and operations != node.operations:
                 node.hurry()
             node.operations = operations
-        l = t.links.c
-        for row in c.execute(sa.select(l.identity, l.resync_at).where(l.resync_at.is_not(None))):
+        for row in c.execute(_RESYNCS):
             found = self._nodes.get(row.identity)
             if found is not None:
                 found.again = row.resync_at
                 found.hurry()
 
     def _compare(self, c: Connection, identity: str, node: _Node) -> None:
-        name = c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.identity == identity))
+        name = c.scalar(_NAME, {"identity": identity})
         if name is None:
             return
         found = documents.document(c, name)

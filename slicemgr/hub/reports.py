@@ -24,6 +24,9 @@ from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
 
+_L = t.links.c
+_LAST = sa.select(_L.mirror, _L.applied, _L.applied_after).where(_L.identity == sa.bindparam("identity"))
+_SET_LAST = t.links.update().where(_L.identity == sa.bindparam("b_identity"))
 _LONGEST = 0.02  # seconds after which the rest is for the next transaction, so that others can write in between
 
 
@@ -110,8 +113,7 @@ def _inventory(c: Connection, node: str, found: Inventory) -> None:
 
 
 def _updates(c: Connection, identity: str, node: str, found: Updates, limit: Allowance) -> Applied | None:
-    l = t.links.c
-    last = c.execute(sa.select(l.mirror, l.applied, l.applied_after).where(l.identity == identity)).first()
+    last = c.execute(_LAST, {"identity": identity}).first()
     if last is None:
         return None  # it is sent again after the first beat
     if found.mirror < last.mirror:
@@ -127,8 +129,9 @@ def _updates(c: Connection, identity: str, node: str, found: Updates, limit: All
     except (exc.IntegrityError, exc.DataError, exc.ProgrammingError) as error:  # the reports of others go on
         log.error("%d updates of node %s are dropped: %s", len(fresh), node, type(error).__name__)
     applied = max(applied, found.updates[-1][0])
-    row = {"mirror": found.mirror, "applied": applied, "applied_after": found.after}
-    c.execute(t.links.update().where(l.identity == identity).values(row))
+    c.execute(
+        _SET_LAST, {"b_identity": identity, "mirror": found.mirror, "applied": applied, "applied_after": found.after}
+    )
     return Applied(found.mirror, applied)
 
 

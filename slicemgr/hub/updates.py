@@ -50,7 +50,7 @@ Reader = Callable[[Any], Any]
 
 def accepted(c: Connection, node: str, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Update]:
     """The updates of a node that may be recorded. found: kind and content of each. Logs what is dropped."""
-    facts = c.scalar(sa.select(t.nodes.c.facts).where(t.nodes.c.name == node)) or {}
+    facts = c.scalar(_FACTS, {"node": node}) or {}
     ahead = timedelta(seconds=min(max(facts.get("clock_ahead", 0), -_FURTHEST), _FURTHEST))
     decoded = [_decoded(kind, content, ahead) for kind, content in found]
     wanted = [one for one in decoded if one is not None]
@@ -282,17 +282,14 @@ class _Operation:
 
 
 def _known(c: Connection, node: str, found: Sequence[Update], facts: Mapping[str, Any]) -> _Known:
-    s, l, p = t.slivers.c, t.slices.c, t.spares.c
     named = {one for update in found if isinstance(one := getattr(update, "sliver", None), str)}
-    created_at = sa.func.coalesce(l.created_at, p.created_at).label("created_at")
-    slivers = sa.select(s.id, s.serial, s.desired, created_at).where(s.node == node, s.id.in_(named))
-    slivers = slivers.outerjoin(t.slices, l.id == s.slice).outerjoin(t.spares, p.sliver == s.id)
     slices: Iterable[Any] = ()
     if any(isinstance(one, updates.EventSeen) for one in found):
+        s, l = t.slivers.c, t.slices.c
         slices = c.execute(sa.select(l.project, l.name).where(l.id.in_(sa.select(s.slice).where(s.node == node))))
     return _Known(
         node,
-        {row.id: row for row in c.execute(slivers)},
+        {row.id: row for row in c.execute(_SLIVERS, {"node": node, "ids": list(named)})} if named else {},
         _operations(c, node, found),
         frozenset((row.project, row.name) for row in slices),
         _images(c, node, found),
@@ -306,17 +303,14 @@ def _capacity(facts: Mapping[str, Any], name: str) -> int:
 
 
 def _operations(c: Connection, node: str, found: Sequence[Update]) -> dict[str, _Operation]:
-    o, m, p = t.operations.c, t.operation_slivers.c, t.operation_steps.c
     named = {one for update in found if isinstance(one := getattr(update, "operation", None), str)}
-    chosen = o.kind == "snapshot" if any(isinstance(one, updates.SnapshotGone) for one in found) else sa.false()
-    rows = c.execute(sa.select(o.id, o.kind, o.params).where(_pending(node), sa.or_(o.id.in_(named), chosen)))
-    operations = {row.id: _Operation(row.kind, row.params) for row in rows}
-    members = sa.select(m.operation, m.sliver).where(m.node == node, m.operation.in_(list(operations)))
-    for row in c.execute(members):
-        operations[row.operation].slivers.add(row.sliver)
-    counts = sa.select(p.operation, sa.func.count().label("steps")).where(p.operation.in_(list(operations)))
-    for row in c.execute(counts.group_by(p.operation)):
-        operations[row.operation].steps = row.steps
+    rows = list(c.execute(_OPERATIONS, {"node": node, "ids": list(named)})) if named else []
+    if any(isinstance(one, updates.SnapshotGone) for one in found):
+        rows += c.execute(_PENDING.where(t.operations.c.kind == "snapshot"), {"node": node})
+    operations = {row.id: _Operation(row.kind, row.params, steps=row.steps) for row in rows}
+    if operations:
+        for row in c.execute(_MEMBERS, {"node": node, "ids": list(operations)}):
+            operations[row.operation].slivers.add(row.sliver)
     return operations
 
 
@@ -328,10 +322,35 @@ def _images(c: Connection, node: str, found: Sequence[Update]) -> frozenset[tupl
     return frozenset((row.kind, row.image) for row in c.execute(pending))
 
 
-def _pending(node: str) -> sa.ColumnElement[bool]:
+def _pending(node: str | sa.BindParameter[str]) -> sa.ColumnElement[bool]:
     """Operations with a part on the node that has not ended."""
     parts = sa.select(t.operation_parts.c.operation).where(operation_parts.of_node(node))
     return t.operations.c.id.in_(parts)
+
+
+# Statements for each report are made once, because to make one takes longer than to execute it.
+_NODE: sa.BindParameter[str] = sa.bindparam("node")
+_IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+_FACTS = sa.select(t.nodes.c.facts).where(t.nodes.c.name == _NODE)
+_SLIVERS = (
+    sa.select(
+        t.slivers.c.id,
+        t.slivers.c.serial,
+        t.slivers.c.desired,
+        sa.func.coalesce(t.slices.c.created_at, t.spares.c.created_at).label("created_at"),
+    )
+    .outerjoin(t.slices, t.slices.c.id == t.slivers.c.slice)
+    .outerjoin(t.spares, t.spares.c.sliver == t.slivers.c.id)
+    .where(t.slivers.c.node == _NODE, t.slivers.c.id.in_(_IDS))
+)
+_STEPS = sa.select(sa.func.count()).where(t.operation_steps.c.operation == t.operations.c.id).scalar_subquery()
+_PENDING = sa.select(t.operations.c.id, t.operations.c.kind, t.operations.c.params, _STEPS.label("steps")).where(
+    _pending(_NODE)
+)
+_OPERATIONS = _PENDING.where(t.operations.c.id.in_(_IDS))
+_MEMBERS = sa.select(t.operation_slivers.c.operation, t.operation_slivers.c.sliver).where(
+    t.operation_slivers.c.node == _NODE, t.operation_slivers.c.operation.in_(_IDS)
+)
 
 
 def _allowed(known: _Known, update: Update) -> Update | None:

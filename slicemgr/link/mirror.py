@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,6 +25,7 @@ from slicemgr.store.outbox import State
 
 log = logging.getLogger(__name__)
 
+_NODE = sa.select(t.nodes.c.name).where(t.nodes.c.name == sa.bindparam("node"))
 _FORM = hashlib.sha256(repr(mirror.TABLES).encode()).hexdigest()[:16]  # of the rows that this version has
 
 
@@ -61,7 +63,7 @@ def receive(store: Store, node: str, message: Rows) -> bool:
 
 
 def _note(c: Connection, revision: str, number: int) -> None:
-    c.execute(t.mirror.update().values(revision=f"{_FORM}:{revision}" if revision else "", received=number))
+    c.execute(t.mirror.update(), {"revision": f"{_FORM}:{revision}" if revision else "", "received": number})
 
 
 def apply(c: Connection, node: str, change: Change) -> None:
@@ -69,7 +71,7 @@ def apply(c: Connection, node: str, change: Change) -> None:
 
     Raises an error of SQLAlchemy, KeyError, TypeError or ValueError if it does not fit.
     """
-    if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == node)) is None:
+    if c.scalar(_NODE, {"node": node}) is None:
         c.execute(t.nodes.insert().values(name=node, address="", facts={}))
     for one in reversed(mirror.TABLES):
         gone = change.delete.get(one.table, ())
@@ -83,19 +85,36 @@ def apply(c: Connection, node: str, change: Change) -> None:
 
 
 def _keys(c: Connection, one: Mirrored) -> set[Key]:
-    columns = t.metadata.tables[one.table].c
-    return {tuple(row) for row in c.execute(sa.select(*(columns[name] for name in one.key)))}
+    return {tuple(row) for row in c.execute(_all_keys(one.table))}
+
+
+@cache
+def _all_keys(table: str) -> sa.Select[Any]:
+    """Kept like all statements here: to make one takes longer than to execute it."""
+    return sa.select(*(t.metadata.tables[table].c[name] for name in mirror.BY_NAME[table].key))
 
 
 def _delete(c: Connection, one: Mirrored, keys: Iterable[Key]) -> None:
-    table = t.metadata.tables[one.table]
     gone = [dict(zip((f"b_{name}" for name in one.key), key, strict=True)) for key in keys]
     if gone:
-        c.execute(table.delete().where(*_named(table, one)), gone)
+        c.execute(_delete_row(one.table), gone)
 
 
-def _named(table: sa.Table, one: Mirrored) -> list[sa.ColumnElement[bool]]:
-    return [table.c[name] == sa.bindparam(f"b_{name}") for name in one.key]
+@cache
+def _delete_row(table: str) -> sa.Delete:
+    return t.metadata.tables[table].delete().where(*_named(table))
+
+
+@cache
+def _update_row(table: str, columns: tuple[str, ...]) -> sa.Update:
+    own = t.metadata.tables[table]
+    values = {name: sa.bindparam(f"v_{name}", type_=own.c[name].type) for name in columns}
+    return own.update().where(*_named(table)).values(values)
+
+
+def _named(table: str) -> list[sa.ColumnElement[bool]]:
+    columns = t.metadata.tables[table].c
+    return [columns[name] == sa.bindparam(f"b_{name}") for name in mirror.BY_NAME[table].key]
 
 
 def _upsert(c: Connection, one: Mirrored, node: str, found: Sequence[Row], known: set[Key]) -> None:
@@ -111,8 +130,7 @@ def _upsert(c: Connection, one: Mirrored, node: str, found: Sequence[Row], known
         else:
             new.append({**one.fixed, **values, **_values(table, (*one.key, *one.own), row)})
     if changed and (one.centre or here):
-        set_to = {name: sa.bindparam(f"v_{name}", type_=table.c[name].type) for name in (*one.centre, *here)}
-        c.execute(table.update().where(*_named(table, one)).values(set_to), changed)
+        c.execute(_update_row(one.table, (*one.centre, *here)), changed)
     if new:
         fixed = _values(table, tuple(one.fixed), one.fixed)
         c.execute(table.insert(), [{**row, **fixed} for row in new])

@@ -18,6 +18,7 @@ from slicemgr.store.dialect import insert_into
 
 _A, _S = t.allocations.c, t.slivers.c
 COUNTED = ("slivers", "memory", "memory_guarantee", "disk", "ports")
+_COUNTERS = sa.select(_A.node, *(_A[name] for name in COUNTED))
 Amounts = tuple[int, ...]  # in the order of COUNTED
 
 
@@ -55,8 +56,8 @@ def announced(facts: Mapping[str, Any]) -> dict[str, int | None]:
 
 def differences(c: Connection) -> dict[str, tuple[Amounts, Amounts]]:
     """The nodes whose counters are not what their slivers were allocated: the counters and the sums."""
-    sums = _sums(c, sa.true())
-    counters = {node: tuple(counts) for node, *counts in c.execute(sa.select(_A.node, *(_A[name] for name in COUNTED)))}
+    sums = {node: tuple(int(one) for one in amounts) for node, *amounts in c.execute(_all_amounts())}
+    counters = {node: tuple(counts) for node, *counts in c.execute(_COUNTERS)}
     none = (0,) * len(COUNTED)
     nodes = sorted(sums.keys() | counters.keys())
     pairs = {node: (counters.get(node, none), sums.get(node, none)) for node in nodes}
@@ -70,8 +71,9 @@ def recount(c: Connection) -> list[str]:
     return list(found)
 
 
-def _sums(c: Connection, which: sa.ColumnElement[bool]) -> dict[str, Amounts]:
-    return {node: tuple(int(one) for one in amounts) for node, *amounts in c.execute(_amounts(which, 1))}
+@cache
+def _all_amounts() -> sa.Select[Any]:
+    return _amounts(sa.true(), 1)
 
 
 def _amounts(which: sa.ColumnElement[bool], times: int) -> sa.Select[Any]:

@@ -22,8 +22,17 @@ def insert_into(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Ins
 
 def among(c: Connection, column: sa.ColumnElement[str], values: Sequence[str]) -> sa.ColumnElement[bool]:
     """Whether a column has one of many values. They are one parameter, so the statement is the same for any number."""
-    listed = json.dumps(list(values))
-    if c.dialect.name == "postgresql":
-        each = sa.func.json_array_elements_text(sa.cast(sa.cast(listed, sa.Text), sa.JSON))
+    return is_listed(c.dialect.name, column, sa.literal(listed(values), sa.Text))
+
+
+def listed(values: Sequence[str]) -> str:
+    """The parameter of `is_listed`."""
+    return json.dumps(list(values))
+
+
+def is_listed(dialect: str, column: sa.ColumnElement[str], values: sa.BindParameter[str]) -> sa.ColumnElement[bool]:
+    """The same for a statement that is kept. values: a text, from `listed`."""
+    if dialect == "postgresql":
+        each = sa.func.json_array_elements_text(sa.cast(sa.cast(values, sa.Text), sa.JSON))
         return column == sa.any_(sa.func.array(sa.select(each).scalar_subquery()))
-    return column.in_(sa.select(sa.func.json_each(listed).table_valued("value").c.value))
+    return column.in_(sa.select(sa.func.json_each(values).table_valued("value").c.value))

@@ -62,6 +62,15 @@ _MOST_EVENTS = 2000  # that wait; older ones are deleted
 _LARGEST = 128 << 10  # characters of one update
 _BATCH, _BATCH_SIZE = 200, 256 << 10  # updates in one report, and their characters
 
+# Statements for each report are made once, because to make one takes longer than to execute it.
+_M, _O = t.mirror.c, t.outbox.c
+_KEYS: sa.BindParameter[Any] = sa.bindparam("keys", expanding=True)
+_STATE = sa.select(_M.incarnation, _M.revision, _M.received, _M.acknowledged)
+_WAITING = sa.select(_O.key, _O.body).where(_O.key.in_(_KEYS))
+_DELETE_WAITING = t.outbox.delete().where(_O.key.in_(_KEYS))
+_OLDEST = sa.select(_O.seq, _O.kind, _O.body).order_by(_O.seq).limit(_BATCH)
+_DELETE_APPLIED = t.outbox.delete().where(_O.seq <= sa.bindparam("applied"))
+
 Json = dict[str, Any]
 
 
@@ -77,8 +86,7 @@ class State:
 
 def state(c: Connection) -> State:
     """The state of this mirror; a new one begins with the first call."""
-    m = t.mirror.c
-    row = c.execute(sa.select(m.incarnation, m.revision, m.received, m.acknowledged)).first()
+    row = c.execute(_STATE).first()
     if row is None:
         c.execute(t.mirror.insert().values(id=1, incarnation=int(time.time() * 1000)))
         return state(c)
@@ -101,9 +109,9 @@ def add(c: Connection, updates: Iterable[Update]) -> None:
         rest.append(row)
     if not rest:
         return
-    o = t.outbox.c
-    before = {row.key: row for row in c.execute(sa.select(o.key, o.body).where(o.key.in_(list(waiting))))}
-    c.execute(t.outbox.delete().where(o.key.in_(list(before))))
+    before = {row.key: row for row in c.execute(_WAITING, {"keys": list(waiting)})} if waiting else {}
+    if before:
+        c.execute(_DELETE_WAITING, {"keys": list(before)})
     earlier = {key: {"body": row.body} for key, row in before.items()}
     c.execute(t.outbox.insert(), [_merged(earlier.get(one["key"]), one) for one in rest])
     if any(one["kind"] == "event" for one in rest):
@@ -180,10 +188,9 @@ def _forget_samples(c: Connection) -> None:
 
 def batch(c: Connection) -> list[tuple[int, str, Json]]:
     """The oldest updates, as many as one report has: number, kind and content."""
-    o = t.outbox.c
     found: list[tuple[int, str, Json]] = []
     size = 0
-    for row in c.execute(sa.select(o.seq, o.kind, o.body).order_by(o.seq).limit(_BATCH)):
+    for row in c.execute(_OLDEST):
         size += len(json.dumps(row.body))
         if found and size > _BATCH_SIZE:
             break
@@ -205,9 +212,9 @@ def acknowledge(c: Connection, incarnation: int, applied: int, *, again: bool = 
         c.execute(t.mirror.update().values(incarnation=incarnation + 1, acknowledged=0))
         _report_all(c)
         return False
-    c.execute(t.outbox.delete().where(t.outbox.c.seq <= applied))
+    c.execute(_DELETE_APPLIED, {"applied": applied})
     c.execute(t.events.delete())  # those that are not in the outbox are at the centre
-    c.execute(t.mirror.update().values(acknowledged=max(applied, now.acknowledged)))
+    c.execute(t.mirror.update(), {"acknowledged": max(applied, now.acknowledged)})
     return True
 
 

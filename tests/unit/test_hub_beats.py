@@ -14,7 +14,6 @@ import pytest
 import sqlalchemy as sa
 from bare_service import FACTS, PATIENT, Databases, Service, databases_on
 from postgres_server import Server
-from sqlalchemy.sql import Select
 from web_process import until
 
 import slicemgr.store
@@ -114,8 +113,8 @@ def test_a_row_that_another_transaction_changes_delays_no_other_beat(
 ) -> None:
     """Otherwise the two could also wait for each other: a slice over many nodes takes their rows in another order."""
     if not skips:
-        lock = Select.with_for_update
-        monkeypatch.setattr(Select, "with_for_update", lambda self, **how: lock(self, **{**how, "skip_locked": False}))
+        waiting = beats._unlocked().with_for_update(key_share=True)
+        monkeypatch.setattr(beats, "_unlocked", lambda: waiting)
     patient = dataclasses.replace(
         service.config, store=dataclasses.replace(service.config.store, lock_timeout=PATIENT.lock_timeout)
     )

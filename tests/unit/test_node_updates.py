@@ -30,6 +30,7 @@ from slicemgr.hub import mirrors, reports, updates
 from slicemgr.hub.allowance import Allowance
 from slicemgr.hub.reports import Report
 from slicemgr.ipc import waiting
+from slicemgr.link import reports as link_reports
 from slicemgr.model import ImageState, OperationState, Phase
 from slicemgr.policy import messages
 from slicemgr.policy.messages import BadMessage, Beat, Updates
@@ -38,6 +39,7 @@ from slicemgr.store import rows as store_rows
 from slicemgr.store import tables as t
 from slicemgr.store.updates import MEMORY_SHORT, MEMORY_TAKEN, SliverUsed, Update, utcnow
 
+RUNNING = OperationState.RUNNING
 KEY = "ssh-ed25519 " + "A" * 60
 
 
@@ -75,6 +77,42 @@ def seen(world: World, number: int) -> pending.SliverSeen:
 
 
 # --- once ----------------------------------------------------------------------------------------
+
+
+def waiting_reports(world: World) -> list[list[str]]:
+    """Kinds of the updates in each report that is due now."""
+    return [
+        [kind for _, kind, _ in messages.parse_updates(one).updates]
+        for one in world.link.due()
+        if messages.kind(one) == messages.UPDATES
+    ]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_what_only_began_shares_a_report(world: World, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not shares:
+        monkeypatch.setattr(link_reports, "_SHARING", 0.0)
+    began: list[Update] = [
+        pending.OperationStarted(operation(world)),
+        pending.StepSeen(operation(world), "", "a", RUNNING),
+    ]
+    world.record(*began)
+    assert waiting_reports(world) == ([] if shares else [["operation-started", "step"]])
+    world.record(pending.OperationEnded(operation(world), OperationState.DONE))
+    assert waiting_reports(world) == ([["operation-started", "step", "operation-ended"]] if shares else [])
+
+
+def test_what_only_began_waits_for_a_moment_only(world: World) -> None:
+    world.record(pending.OperationStarted(operation(world)))
+    assert waiting_reports(world) == []
+    world.now += link_reports._SHARING
+    assert waiting_reports(world) == [["operation-started"]]
+
+
+def test_many_updates_do_not_wait(world: World) -> None:
+    """What a node collected while it had no connection is sent at once."""
+    world.record(*(pending.StepSeen(operation(world), "", f"s{number}", RUNNING) for number in range(99)))
+    assert [len(one) for one in waiting_reports(world)] == [99]
 
 
 def test_a_sliver_runs_and_its_operation_ends(world: World) -> None:
