@@ -151,8 +151,7 @@ def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
 def _slice(c: Connection, id: str) -> dict[str, Any] | None:
     """The slice that the request is to resize, unless it was deleted."""
     wanted = requests.find(c, id, principal()).slice
-    found = slice_views.slices(c, id=wanted) if wanted else []
-    return found[0] if found else None
+    return slice_views.with_id(c, wanted) if wanted else None
 
 
 def _typed(wanted: dict[str, Any]) -> dict[str, str]:

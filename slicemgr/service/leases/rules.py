@@ -30,6 +30,7 @@ _Q = t.quotas.c
 _NAMES: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
 # Made once: to make them takes longer than to execute them.
 _LONGEST = sa.select(_Q.project, _Q.lease).where(_Q.level == _QUOTA, _Q.lease.is_not(None), _Q.project.in_(_NAMES))
+_PROJECT = sa.select(t.projects.c.name).where(t.projects.c.name == sa.bindparam("project"))
 _OWN = sa.select(t.lease_rules).where(t.lease_rules.c.project.in_(_NAMES))
 
 
@@ -100,7 +101,7 @@ def change(store: Store, config: Config, project: str, raw: Mapping[str, Any], b
 
 
 def check_exists(c: Connection, project: str) -> None:
-    if c.scalar(sa.select(t.projects.c.name).where(t.projects.c.name == project)) is None:
+    if c.scalar(_PROJECT, {"project": project}) is None:
         raise access.missing("project", project)
 
 

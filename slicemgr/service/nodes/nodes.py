@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,7 +49,13 @@ def every(c: Connection, config: Config, image: str, needed: Needs) -> dict[str,
 
 def named(c: Connection, config: Config, names: Collection[str], image: str, needed: Needs) -> dict[str, NodeRow]:
     """These nodes, as far as they have an agent."""
-    return _read(c, config, query(image, needed).where(_N.name.in_(names)))
+    return _read(c, config, _named(needed), {"image": image, "names": list(names)})
+
+
+@cache
+def _named(needed: Needs) -> sa.Select[Any]:
+    """Kept, because making it takes longer than its execution."""
+    return query(sa.bindparam("image"), needed).where(_N.name.in_(sa.bindparam("names", expanding=True)))
 
 
 def exist(c: Connection, names: Collection[str]) -> bool:
@@ -93,7 +100,7 @@ def has_files(image: str | sa.BindParameter[str], needed: Needs) -> sa.ColumnEle
     return sa.and_(x.node == _N.name, x.image == image, *(one == NodeImageState.READY for one in files))
 
 
-def query(image: str, needed: Needs) -> sa.Select[Any]:
+def query(image: str | sa.BindParameter[str], needed: Needs) -> sa.Select[Any]:
     """Nodes with an agent, what their slivers have been allocated, and whether they have these files of an image.
 
     `of_row` reads its rows, to which a caller may add columns with other names.
@@ -104,9 +111,12 @@ def query(image: str, needed: Needs) -> sa.Select[Any]:
     return found.where(_N.state == NodeState.ACTIVE)
 
 
-def _read(c: Connection, config: Config, rows: sa.Select[Any]) -> dict[str, NodeRow]:
+def _read(
+    c: Connection, config: Config, rows: sa.Select[Any], given: Mapping[str, Any] | None = None
+) -> dict[str, NodeRow]:
+    """given: the parameters of the statement."""
     now = utcnow()
-    return {row.name: of_row(row, config, now) for row in c.execute(rows)}
+    return {row.name: of_row(row, config, now) for row in c.execute(rows, given)}
 
 
 def of_row(row: Row[*tuple[Any, ...]], config: Config, now: datetime) -> NodeRow:

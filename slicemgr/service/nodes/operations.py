@@ -43,20 +43,21 @@ def add(
     id_ = uuid.uuid4().hex[:16]
     nodes = list(dict.fromkeys(subject.slivers.values())) or [subject.node]
     c.execute(
-        t.operations.insert().values(
-            id=id_,
-            kind=kind,
-            state=OperationState.QUEUED,
-            node=nodes[0],
-            slice_id=subject.slice_id,
-            slice_name=subject.slice_name,
-            image=subject.image,
-            image_name=subject.image_name,
-            project=subject.project,
-            user=user,
-            params=dict(params or {}),
-            created_at=now,
-        )
+        t.operations.insert(),
+        {
+            "id": id_,
+            "kind": kind,
+            "state": OperationState.QUEUED,
+            "node": nodes[0],
+            "slice_id": subject.slice_id,
+            "slice_name": subject.slice_name,
+            "image": subject.image,
+            "image_name": subject.image_name,
+            "project": subject.project,
+            "user": user,
+            "params": dict(params or {}),
+            "created_at": now,
+        },
     )
     operation_parts.add(c, id_, nodes, list(subject.slivers.items()))
     return id_
@@ -75,4 +76,4 @@ def note(
 ) -> None:
     """Insert an event. project: its members see it; "": admins and `user` do. address: of the client."""
     values = {"at": now, "user": user, "action": action, "detail": detail, "address": address}
-    c.execute(t.events.insert().values(project=project, slice=slice, **values))
+    c.execute(t.events.insert(), {**values, "project": project, "slice": slice})

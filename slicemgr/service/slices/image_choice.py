@@ -12,13 +12,17 @@ from slicemgr.model import Boot, BootFacts, ImageState, Init, Machine, SliceSpec
 from slicemgr.policy.image_needs import Needs, needs
 from slicemgr.store import tables as t
 
+_I = t.images.c
+_WANTED: sa.BindParameter[str] = sa.bindparam("wanted")
+_USABLE = sa.select(_I.sha256, _I.name, _I.state, _I.arch, _I.boot, _I.systemd).where(
+    sa.or_(_I.project.is_(None), _I.project == sa.bindparam("project")),
+    sa.or_(_I.name == _WANTED, _I.sha256 == _WANTED),
+)  # made once: to make it takes longer than to execute it
+
 
 def find(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
     """An image for all projects, or the project's own."""
-    i = t.images.c
-    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot, i.systemd)
-    usable = sa.or_(i.project.is_(None), i.project == project)
-    row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
+    row = c.execute(_USABLE, {"project": project, "wanted": wanted}).first()
     if row is None:
         hint = "list them with `slicectl image list`"
         raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")

@@ -22,6 +22,11 @@ from slicemgr.service.projects import projects
 from slicemgr.service.slices import image_choice, spares
 from slicemgr.store import tables as t
 
+_NAMED = (  # made once: to make it takes longer than to execute it
+    sa.select(t.slices.c.id).where(
+        t.slices.c.project == sa.bindparam("project"), t.slices.c.name == sa.bindparam("name")
+    )
+)
 _MORE = 8, 80  # nodes that are read beyond those that are needed, some of which cannot run the slivers: two attempts
 _AT_ONCE = 50  # nodes in one query
 _Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
@@ -62,8 +67,7 @@ def place(
     whether the reasons against other nodes are wanted, for which all nodes are examined.
     """
     projects.check_exists(c, spec.project)
-    taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
-    if c.scalar(taken) is not None:
+    if c.scalar(_NAMED, {"project": spec.project, "name": spec.name}) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image, apart = image_choice.find(c, spec.image, spec.project), _apart(c, spec)
     if (spare := _spare(c, config, spec, image)) is not None:

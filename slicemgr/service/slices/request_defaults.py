@@ -14,6 +14,12 @@ from slicemgr.config import Config
 from slicemgr.model import ImageState, RequestState, SliverType
 from slicemgr.store import tables as t
 
+_I = t.images.c
+_READY = (  # made once: to make it takes longer than to execute it
+    sa.select(_I.name, _I.arch, _I.boot)
+    .where(sa.or_(_I.project.is_(None), _I.project == sa.bindparam("project")), _I.state == ImageState.READY)
+    .order_by(_I.name)
+)
 _SUFFIX = 4  # characters of a generated name after the type: a million names, and taken ones are skipped
 _MOST_NAMED = 5  # images in a hint
 
@@ -52,9 +58,7 @@ def _image(c: Connection, config: Config, project: str, sliver_type: SliverType)
 
 def _ready(c: Connection, project: str, sliver_type: SliverType) -> list[str]:
     """The images that slices of the project and the type can use, by name."""
-    i = t.images.c
-    usable = sa.or_(i.project.is_(None), i.project == project)
-    rows = c.execute(sa.select(i.name, i.arch, i.boot).where(usable, i.state == ImageState.READY).order_by(i.name))
+    rows = c.execute(_READY, {"project": project})
     return [row.name for row in rows if (row.arch if sliver_type is SliverType.LXC else row.boot)]
 
 

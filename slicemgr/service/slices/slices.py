@@ -38,6 +38,9 @@ from slicemgr.store import tables as t
 from slicemgr.store.pending import SLIVER_OPERATIONS
 from slicemgr.store.updates import utcnow
 
+# Made once: to make them takes longer than to execute them.
+_INSERT = t.slices.insert()
+_KEYS = sa.select(t.ssh_keys.c.line).where(t.ssh_keys.c.user == sa.bindparam("owner"))
 _MOST_ELSEWHERE = 5  # slices of the same name in a hint, or projects in an error
 ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
 
@@ -143,27 +146,28 @@ def _insert_or_queue(c: Connection, config: Config, draft: Draft, spec: SliceSpe
 def _insert(
     c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
 ) -> Created:
-    tag, k = placed.spare.rpartition("-")[0] or names.new_tag(), t.ssh_keys.c
+    tag = placed.spare.rpartition("-")[0] or names.new_tag()
     c.execute(
-        t.slices.insert().values(
-            id=tag,
-            name=spec.name,
-            project=spec.project,
-            owner=owner,
-            type=spec.type,
-            image=placed.image,
-            count=spec.count,
-            ssh_keys=request_keys.union(spec.ssh_keys, c.scalars(sa.select(k.line).where(k.user == owner))),
-            named_keys=list(spec.ssh_keys),
-            boot=placed.boot,
-            machine=spec.machine,
-            init=spec.init,
-            user_data=spec.user_data,
-            on_loss=spec.on_loss,
-            warm=bool(placed.spare),
-            created_at=now,
-            expires_at=expires,
-        )
+        _INSERT,
+        {
+            "id": tag,
+            "name": spec.name,
+            "project": spec.project,
+            "owner": owner,
+            "type": spec.type,
+            "image": placed.image,
+            "count": spec.count,
+            "ssh_keys": request_keys.union(spec.ssh_keys, c.scalars(_KEYS, {"owner": owner})),
+            "named_keys": list(spec.ssh_keys),
+            "boot": placed.boot,
+            "machine": spec.machine,
+            "init": spec.init,
+            "user_data": spec.user_data,
+            "on_loss": spec.on_loss,
+            "warm": bool(placed.spare),
+            "created_at": now,
+            "expires_at": expires,
+        },
     )
     ids = [names.sliver_id(tag, index) for index in range(spec.count)]
     if placed.spare:

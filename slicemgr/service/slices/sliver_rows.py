@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -30,9 +30,8 @@ def insert(
         for index, (id_, node, grant) in enumerate(placed)
     ]
     c.execute(t.slivers.insert(), rows)
-    those = _S.slice == slice_id if slice_id else _S.id.in_([row["id"] for row in rows])
-    ports = _ports(those, max(row["port_count"] for row in rows))
-    c.execute(t.ports.insert().from_select(["node", "port", "sliver"], ports))
+    which = {"slice": slice_id} if slice_id else {"ids": [row["id"] for row in rows]}
+    c.execute(_insert_ports(slice_id is not None), {**which, "most": max(row["port_count"] for row in rows)})
 
 
 def granted(grant: Grant) -> dict[str, str | int]:
@@ -45,9 +44,16 @@ def granted(grant: Grant) -> dict[str, str | int]:
     }
 
 
-def _ports(those: sa.ColumnElement[bool], most: int) -> sa.Select[Any]:
-    """The rows of the ports of slivers, which have at most `most` each."""
+@cache
+def _insert_ports(of_slice: bool) -> sa.Insert:
+    """Insert the ports of the slivers of a slice, or of `ids`, which have at most `most` each.
+
+    Kept, because making it takes longer than its execution.
+    """
+    most = sa.bindparam("most", type_=sa.Integer)
     first = sa.select(sa.literal(0).label("number")).cte("numbers", recursive=True)
     numbers = first.union_all(sa.select(first.c.number + 1).where(first.c.number < most - 1))
+    those = _S.slice == sa.bindparam("slice") if of_slice else _S.id.in_(sa.bindparam("ids", expanding=True))
     rows = sa.select(_S.node, _S.port_first + numbers.c.number, _S.serial).where(those)
-    return rows.join(numbers, numbers.c.number < _S.port_count)
+    rows = rows.join(numbers, numbers.c.number < _S.port_count)
+    return t.ports.insert().from_select(["node", "port", "sliver"], rows)

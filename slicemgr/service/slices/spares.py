@@ -55,6 +55,9 @@ _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no sp
 _NUMBERS: dict[str, Callable[[str], Any]] = {"ports": int, "pids": int, "cpu": float}  # in the JSON of a request
 _RATES = ("net_in", "net_out")
 _S, _P, _N = t.slivers.c, t.spares.c, t.nodes.c
+# Made once: to make them takes longer than to execute them.
+_DELETE = t.spares.delete().where(_P.sliver == sa.bindparam("b_sliver"))
+_UPDATE = t.slivers.update().where(_S.id == sa.bindparam("b_sliver"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +179,11 @@ def is_spare() -> sa.ColumnElement[bool]:
 
 def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: datetime) -> None:
     """Make a spare the sliver of a slice, whose row exists. Refused(CONFLICT) if another transaction took it first."""
-    if not c.execute(t.spares.delete().where(_P.sliver == sliver)).rowcount:
+    if not c.execute(_DELETE, {"b_sliver": sliver}).rowcount:
         raise Refused(Code.CONFLICT, "a concurrent request took the sliver", hint="try again")
     limits = {name: getattr(spec.limits, name) for name in _changed(spec.type)}
     values = {"slice": slice_id, "desired": Desired.RUNNING, "phase": Phase.PENDING, "updated_at": now, **limits}
-    c.execute(t.slivers.update().where(_S.id == sliver).values(values))
+    c.execute(_UPDATE, {"b_sliver": sliver, **values})
 
 
 def discard(c: Connection, which: sa.ColumnElement[bool], now: datetime) -> None:

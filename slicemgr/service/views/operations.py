@@ -38,6 +38,7 @@ _PARTS = (
     .where(_P.operation.in_(_IDS))
     .order_by(_P.node)
 )
+_ONE = sa.select(t.operations).where(_O.id == sa.bindparam("id"))
 _VERSIONS = sa.select(_O.id, _O.version, _O.state).where(_O.id.in_(_IDS))
 _STEPS = (
     sa.select(_S.operation, _S.sliver, _S.name, _S.state, _S.detail, _S.percent, _S.started_at, _S.finished_at)
@@ -71,10 +72,10 @@ def operations(
 def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
     """One operation. Refused(NOT_FOUND) if it does not exist, or `by` may not see it."""
     o = t.operations.c
-    query = sa.select(t.operations).where(o.id == id)
+    query = _ONE
     if by is not None and not by.admin:
         query = query.where(sa.or_(o.project == "", of_present_project(o.project, o.created_at)))
-    row = c.execute(query).first()
+    row = c.execute(query, {"id": id}).first()
     if row is None:
         raise access.missing("operation", id)
     if by is not None:

@@ -63,6 +63,9 @@ def _query_of_slivers() -> sa.Select[*tuple[Any, ...]]:
 
 # Made once: to make them takes as long as to execute them.
 _SLICES, _SLIVERS = _query_of_slices(), _query_of_slivers()
+_ONE = _SLICES.where(t.slices.c.id == sa.bindparam("id"))
+_SLIVERS_OF_ONE = _SLIVERS.where(t.slivers.c.slice == sa.bindparam("id"))
+_OF_OPERATION = sa.select(t.operations.c.slice_id).where(t.operations.c.id == sa.bindparam("id"))
 
 
 def sliver_state(desired: Desired, phase: Phase, *, lost: bool = False) -> str:
@@ -102,17 +105,14 @@ def slices(
     c: Connection,
     projects: Collection[str] | None = None,
     *,
-    id: str | None = None,
     where: Where = (),
     page: Page | None = None,
 ) -> list[Json]:
-    """All slices with their slivers: of `projects` (None: of all), or the one with this id. where: see filters."""
+    """All slices with their slivers: of `projects` (None: of all). where: see filters."""
     l = t.slices.c
     conditions = [*where]
     if projects is not None:
         conditions.append(l.project.in_(projects))
-    if id is not None:
-        conditions.append(l.id == id)
     heads = paging.rows(c, _SLICES.where(*conditions), page, By(l.name), By(l.project))
     members = _SLIVERS
     if conditions or page is not None:
@@ -134,16 +134,21 @@ def slice(c: Connection, name: str, project: str = DEFAULT_PROJECT) -> Json:
 
 def slice_of(c: Connection, id: str) -> Json:
     """The slice with this id. Refused(NOT_FOUND) if it was deleted."""
-    found = slices(c, id=id)
-    if not found:
+    found = with_id(c, id)
+    if found is None:
         raise access.missing("slice", id)
-    return found[0]
+    return found
+
+
+def with_id(c: Connection, id: str) -> Json | None:
+    """The slice with this id; None if it was deleted."""
+    head = c.execute(_ONE, {"id": id}).first()
+    return None if head is None else _slice(head, [_sliver(row) for row in c.execute(_SLIVERS_OF_ONE, {"id": id})])
 
 
 def slice_of_operation(c: Connection, operation: str) -> Json:
     """The slice of an operation. Refused(NOT_FOUND) if it was deleted."""
-    o = t.operations.c
-    return slice_of(c, c.scalar(sa.select(o.slice_id).where(o.id == operation)) or "")
+    return slice_of(c, c.scalar(_OF_OPERATION, {"id": operation}) or "")
 
 
 def _slice(row: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
