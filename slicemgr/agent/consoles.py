@@ -98,7 +98,7 @@ class Consoles:
         now = utcnow()
         with self._store.read() as c:
             found = console_rights.read(c, [one.ticket for one in sessions])
-        judged = ((one, ended_by(found, one.ticket, now)) for one in sessions)
+        judged = ((one, ended_by(found, one.ticket, now, one.name)) for one in sessions)
         return [(one, why) for one, why in judged if why is not None]
 
     def _serve(self, stream: socket.socket) -> None:
@@ -278,10 +278,10 @@ class _Session:
         return ready.get(self._stream.fileno(), 0), ready.get(console.fileno(), 0)
 
 
-def ended_by(found: console_rights.Rights, ticket: Ticket, now: datetime) -> Refused | None:
-    """Why the console must be closed; None if it may stay open."""
+def ended_by(found: console_rights.Rights, ticket: Ticket, now: datetime, name: str = "the sliver") -> Refused | None:
+    """Why the console must be closed; None if it may stay open. name: of the sliver, whose row may be deleted."""
     account, credential = found.accounts.get(ticket.user), found.credentials.get(ticket.credential)
-    return objection(ticket.user, account, credential, found.targets.get(ticket.sliver), now)
+    return objection(ticket.user, account, credential, found.targets.get(ticket.sliver), now, name)
 
 
 def _not_running(name: str) -> Refused:

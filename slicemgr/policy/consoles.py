@@ -11,11 +11,16 @@ from slicemgr.policy.access import Principal
 
 
 def objection(
-    user: str, account: Account | None, credential: Credential | None, target: ConsoleTarget | None, now: datetime
+    user: str,
+    account: Account | None,
+    credential: Credential | None,
+    target: ConsoleTarget | None,
+    now: datetime,
+    name: str = "the sliver",
 ) -> Refused | None:
     """The reason to close the console, by the rules for opening it; None if it may stay open.
 
-    None for account, credential or target: it no longer exists.
+    None for account, credential or target: it no longer exists. name: of the sliver, which is then not known from it.
     """
     if account is None or not account.enabled:
         return Refused(Code.UNAUTHENTICATED, f"the account {user} is disabled", hint="ask an admin of the testbed")
@@ -28,7 +33,7 @@ def objection(
             Code.UNAUTHENTICATED, "the session or token of this connection has expired", hint="sign in again"
         )
     if target is None or target.desired == Desired.ABSENT:
-        return Refused(Code.CONFLICT, f"{target.name if target else 'the sliver'} has stopped")
+        return Refused(Code.CONFLICT, f"{target.name if target else name} has stopped")
     by = Principal(user, account.admin, account.roles, credential.scope)
     try:
         access.change_slice(by, target.project, target.owner, target.slice, "open consoles of")

@@ -59,7 +59,7 @@ class House:
 
     def objection(self, ticket: Ticket, later: timedelta = timedelta(0)) -> Refused | None:
         with self.store.read() as c:
-            return ended_by(console_rights.read(c, [ticket]), ticket, utcnow() + later)
+            return ended_by(console_rights.read(c, [ticket]), ticket, utcnow() + later, "exp/0")
 
     def write(self, statement: Any) -> None:
         with self.store.write() as c:
@@ -121,6 +121,18 @@ def test_the_end_of_another_s_credential_or_of_another_one_changes_nothing(house
     sessions.revoke(house.store, house.session, house.by[BOB])
     members.remove_member(house.store, house.service.config, "lab", DAVE, ADMIN)
     assert house.objection(ticket) is None
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_the_console_of_a_deleted_sliver_ends_with_its_name(house: House, gone: bool) -> None:
+    """Its row may be deleted before the console is checked."""
+    ticket = house.ticket(BOB, house.token)
+    if gone:
+        house.write(t.slivers.delete())
+    else:
+        house.write(t.slivers.update().values(desired="absent"))
+    why = house.objection(ticket)
+    assert why is not None and why.message == "exp/0 has stopped"
 
 
 @pytest.mark.parametrize("credential", ["", "0" * 16])
