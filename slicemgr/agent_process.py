@@ -61,7 +61,8 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
         joined = member.find(config.membership_dir)
-        operations = NodeOperations(node, _source(config, joined, stop, stack) if joined else None)
+        memory = MemoryController(config, node.store)
+        operations = NodeOperations(node, memory, _source(config, joined, stop, stack) if joined else None)
         waits = ImageWaits(operations.node_images, journal) if joined else None
         disks = KeptDisks(config, node.hypervisor, node.pool, node.publisher)
         fence = Fence(node, disks) if joined else None
@@ -75,7 +76,9 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         sweep = Chore(
             thread="kept", run=disks.sweep, interval=SWEEP, failure="deleting kept disks", first=First.AT_ONCE
         )
-        stack.enter_context(Runner([*host_chores(node), *row_chores(config, store), *([sweep] if joined else [])]))
+        stack.enter_context(
+            Runner([*host_chores(node, memory), *row_chores(config, store), *([sweep] if joined else [])])
+        )
         ready()
         gc.freeze()  # else each full collection searches the modules again, and stops all threads for 60 ms
         scheduler.run()
@@ -102,10 +105,9 @@ def checks(config: Config) -> list[Check]:
     return [*found_here, *broker.checks(config)]
 
 
-def host_chores(node: Node) -> list[Chore]:
+def host_chores(node: Node, memory: MemoryController) -> list[Chore]:
     """What keeps the host in order and measures it."""
     config, hypervisor = node.config, node.hypervisor
-    memory = MemoryController(config, node.store)
     return [
         *ProcViews(ProcView(config.node.run_dir), hypervisor.container_inits).chores(),
         *Captures(config).chores(),

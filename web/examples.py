@@ -215,6 +215,7 @@ BODIES: dict[str, Any] = {
     "measure_baseline": {"type": "lxc", "image": _SHA, "memory": "256M", "count": 4, "parallel": 2},
     "measure_io": {"root": "overlay", "image": _SHA, "what": "sqlite", "size": 2_600_000, "seed": 1},
     "measure_sysbench": {"test": "fileio", "seconds": 10, "size": _GIB, "seed": 1},
+    "measure_memory": {"bytes": _GIB, "before": 10, "hold": 30, "after": 10, "controller": "on"},
     "create_project": {"name": "lab", "pi": "alice", "quota": {"slices": 10, "memory": "64G"}},
     "change_project": {"quota": {"slices": 20, "lease": "30d"}, "ceiling": {"memory": None}},
     "invite_user": {"name": "alice", "email": "alice@example.org"},

@@ -38,3 +38,20 @@ SYSBENCH_REQUEST: dict[str, object] = {
         "seed": _SEED,
     },
 }
+_SECONDS = {"type": "integer", "minimum": 0, "maximum": measurements.LONGEST, "default": 0}
+MEMORY_REQUEST: dict[str, object] = {
+    "type": "object",
+    "required": ["bytes"],
+    "properties": {
+        "bytes": {"type": "integer", "minimum": 0, "maximum": measurements.MOST_HELD, "description": "to hold"},
+        "before": {**_SECONDS, "description": "seconds before they are held"},
+        "hold": {**_SECONDS, "description": "seconds for which they are held"},
+        "after": {**_SECONDS, "description": "seconds after that"},
+        "controller": {
+            "type": "string",
+            "enum": ["", *measurements.CONTROLLERS],
+            "default": "",
+            "description": "what the memory controller does meanwhile; empty: as the node is set",
+        },
+    },
+}

@@ -12,10 +12,12 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.agent import doctor, garbage
 from slicemgr.agent.checks import broker, testbed
+from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.images import Importer, Steps
 from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
 from slicemgr.agent.measurements.loads import Measurer
+from slicemgr.agent.measurements.pressure import Pressure
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_images import NodeImages
 from slicemgr.drivers.libvirt import launch
@@ -30,11 +32,12 @@ _CLEANED = 60.0  # seconds for which `gc` waits until btrfs has freed deleted su
 class NodeOperations:
     """Carries out operations, one at a time in each thread that calls it. source: of images, on a node of a testbed."""
 
-    def __init__(self, node: Node, source: Source | None = None) -> None:
+    def __init__(self, node: Node, memory: MemoryController, source: Source | None = None) -> None:
         self.node = node
         self.importer = Importer(node.config, node.pool, node.journal, node.machines, node.stop, source)
         self.node_images = NodeImages(node, self.importer, source)
         self.measurer = Measurer(node.config, node.pool, node.stop)
+        self.pressure = Pressure(memory, node.stop)
 
     def serve(self, operation: pending.Operation) -> Result:
         """Carry out the operation and return its result. Raises Refused for an unknown kind, or as its function."""
@@ -87,6 +90,10 @@ def _io(parts: NodeOperations, operation: pending.Operation) -> Result:
 
 def _sysbench(parts: NodeOperations, operation: pending.Operation) -> Result:
     return {"measured": parts.measurer.sysbench(operation.params)}
+
+
+def _memory(parts: NodeOperations, operation: pending.Operation) -> Result:
+    return {"measured": parts.pressure.measure(operation.params)}
 
 
 def _kernel_tables(parts: NodeOperations, _: pending.Operation) -> Result:
@@ -144,5 +151,6 @@ TABLE: Mapping[str, Callable[[NodeOperations, pending.Operation], Result]] = {
     "baseline": _baseline,
     "io": _io,
     "sysbench": _sysbench,
+    "memory": _memory,
     "tables": _kernel_tables,
 }

@@ -97,6 +97,7 @@ RULES: Mapping[str, Rule] = {
         {"root": "overlay", "image": "$sha256", "what": "files", "size": 10}, _DENIED, objects=_NO_NODE
     ),
     f"POST {API}/nodes/{{name}}/sysbench": Rule({"test": "cpu"}, _DENIED, objects=_NO_NODE),
+    f"POST {API}/nodes/{{name}}/memory": Rule({"bytes": 0}, _DENIED, objects=_NO_NODE),
     f"POST {API}/clock/confirm": Rule({}, _DENIED),
     f"POST {API}/me/password": Rule({"old": "$password", "new": "$password"}, _OWN),
     f"POST {API}/users": Rule({"name": "$victim"}, _DENIED),  # exists already, so that no account would be created

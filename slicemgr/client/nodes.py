@@ -35,6 +35,16 @@ class SysbenchRequest(TypedDict, total=False):
     seed: int
 
 
+class MemoryRequest(TypedDict, total=False):
+    """bytes: to hold. before, hold, after: seconds. controller: on, observe, off; "" for the setting of the node."""
+
+    bytes: Required[int]
+    before: int
+    hold: int
+    after: int
+    controller: str
+
+
 class Nodes(OldList, Resource):
     def list(self) -> builtins.list[wire.Node]:
         return pages(self._connection.get, "/nodes", "nodes", {})
@@ -95,6 +105,10 @@ class Nodes(OldList, Resource):
     def measure_sysbench(self, node: str, request: SysbenchRequest) -> wire.Operation:
         """Run sysbench. The operation's result has `measured`: the numbers of one test; or `missing`."""
         return self._ask(node, "sysbench", request)
+
+    def measure_memory(self, node: str, request: MemoryRequest) -> wire.Operation:
+        """Hold memory of the node. The operation's result has `measured`: what was available, free, taken; `cpu`."""
+        return self._ask(node, "memory", request)
 
     def _ask(self, node: str, what: str, body: Mapping[str, object]) -> wire.Operation:
         return operation_in(self._connection.call("POST", f"/nodes/{segment('NODE', node)}/{what}", dict(body)))

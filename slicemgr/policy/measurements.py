@@ -13,6 +13,8 @@ LOADS = {"sqlite": (64 * 1024, 1 << 32), "files": (1, 1_000_000)}  # bytes of th
 TESTS = ("cpu", "threads", "memory", "fileio")
 LEAST_FILES, MOST_FILES = 16 * MIB, 1 << 36  # bytes of sysbench's
 LONGEST = 600
+MOST_HELD = 1 << 44  # bytes
+CONTROLLERS = ("on", "observe", "off")
 MOST_SEED = 2**31 - 1
 
 
@@ -35,6 +37,16 @@ def sysbench(raw: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": _whole("seconds", raw.get("seconds", 0), 0, LONGEST),
         "size": _whole("size", raw.get("size", 1 << 30), LEAST_FILES, MOST_FILES),
         "seed": _whole("seed", raw.get("seed", 1), 0, MOST_SEED),
+    }
+
+
+def memory(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """bytes (held on the node), before, hold, after (seconds), controller ("": as the node is set)."""
+    controller = raw.get("controller", "")
+    return {
+        "bytes": _whole("bytes", raw.get("bytes"), 0, MOST_HELD),
+        **{name: _whole(name, raw.get(name, 0), 0, LONGEST) for name in ("before", "hold", "after")},
+        "controller": controller if controller == "" else _one_of("controller", controller, CONTROLLERS),
     }
 
 

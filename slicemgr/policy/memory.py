@@ -5,6 +5,10 @@ Only if the node has nearly nothing left, the same is done with all that slivers
 with the guarantees. A sliver that reads back what it lost is left alone for a while. Taking begins below one mark of
 available memory and ends above a higher one, and its rate is limited, so that the node does not swing between both.
 
+What is available is mostly page cache, and a kernel that takes it spares no guarantee. So where something is
+guaranteed, what is beyond guarantees is taken already before nothing is free: idle or not, and without a limit of the
+rate, because the kernel would take the same, of all slivers alike.
+
 Bytes, seconds, and bytes per second.
 """
 
@@ -15,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 LOW, HIGH = 0.06, 0.10  # parts of the node's memory that are available when taking begins and when it ends
+FREE_LOW, FREE_HIGH = 0.03, 0.06  # the same of free memory, where something is guaranteed
+AHEAD = 1.0  # seconds for which free memory is expected to fall as it did
 URGENT = 0.03  # of the node's memory: with less available, what is not idle is taken, too
 RATES = {False: 0.02, True: 0.20}  # the part of what a sliver holds that is taken in a second, slowly and fast
 QUIET = 15.0  # seconds for which a sliver that reads back what it lost is left alone
@@ -25,7 +31,8 @@ REREAD = 0.01  # the part of what a sliver holds that it reads back in a second 
 class Holding:
     """What a sliver holds. charged: all of it. idle: the part that the kernel can take without hurting the sliver.
 
-    reread: bytes that it read back since the last step, after the kernel had taken them. weight: 1..10000.
+    reread: bytes that it read back since the last step, after the kernel had taken them. weight: 1..10000. takeable:
+    the part that the kernel can take at all; None: all of it.
     """
 
     id: str
@@ -34,25 +41,38 @@ class Holding:
     charged: int
     idle: int
     reread: int = 0
+    takeable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """total: the memory that the node has now. available: what programs could get without a loss for any other."""
+    """total: the memory that the node has now. available: what programs could get without a loss for any other. free:
+    the part of that which holds nothing; None: it need not be kept, since the kernel spares guarantees. falling: what
+    is lost of it in a second.
+    """
 
     total: int
     available: int
+    free: int | None = None
+    falling: float = 0.0
+
+    @property
+    def soon_free(self) -> float:
+        """The free memory of the next moment, on which the node acts: it cannot act faster than memory is used."""
+        return math.inf if self.free is None else self.free - AHEAD * max(0.0, self.falling)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """What is remembered from one step to the next. short: whether memory is being taken. quiet: until when a sliver is
-    left alone, seconds of the clock of `now`. taken: bytes that each sliver lost in the last step.
+    left alone, seconds of the clock of `now`. taken: bytes that each sliver lost in the last step. full: whether idle
+    memory is being taken so that some is free.
     """
 
     short: bool = False
     quiet: Mapping[str, float] = field(default_factory=dict)
     taken: Mapping[str, int] = field(default_factory=dict)
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +92,17 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
     has = node.available + sum(one.charged for one in holdings)
     guarantees = guaranteed(holdings, has - int(URGENT * node.total))
     short = node.available < (HIGH if before.short else LOW) * node.total
-    if not short:
+    full = node.soon_free < (FREE_HIGH if before.full else FREE_LOW) * node.total
+    full = full and any(one.guarantee for one in holdings)
+    if not short and not full:
         return State(quiet=quiet), Targets({}, guarantees)
-    needed = max(0, math.ceil(HIGH * node.total) - node.available)
-    fast, urgent = node.available < LOW * node.total, node.available < URGENT * node.total
-    most = {one.id: int(one.charged * min(1.0, RATES[fast] * elapsed)) for one in holdings}
-    beyond = {one.id: max(0, one.charged - guarantees[one.id]) for one in holdings}
+    needed = max(0, math.ceil(HIGH * node.total) - node.available) if short else 0
+    if full:
+        needed = max(needed, math.ceil(FREE_HIGH * node.total - node.soon_free))
+    fast, urgent = node.available < LOW * node.total, full or node.available < URGENT * node.total
+    most = {one.id: int(one.charged * (1.0 if full else min(1.0, RATES[fast] * elapsed))) for one in holdings}
+    takeable = {one.id: one.charged if one.takeable is None else one.takeable for one in holdings}
+    beyond = {one.id: max(0, min(one.charged - guarantees[one.id], takeable[one.id])) for one in holdings}
     weights = {one.id: one.weight for one in holdings}
     idle = {
         one.id: 0 if one.id in quiet and not urgent else min(one.idle, beyond[one.id], most[one.id]) for one in holdings
@@ -87,7 +112,7 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
         rest = {name: max(0, min(beyond[name], most[name]) - take[name]) for name in beyond}
         take = {name: take[name] + more for name, more in _share(left, rest, weights).items()}
     take = {name: amount for name, amount in take.items() if amount}
-    return State(True, quiet, take), Targets(take, guarantees, needed)
+    return State(short, quiet, take, full), Targets(take, guarantees, needed)
 
 
 def guaranteed(holdings: Sequence[Holding], capacity: int) -> dict[str, int]:

@@ -30,12 +30,13 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
 
     machines: how virtual machines run (kvm or emulation), None while that is unknown.
     """
+    memory = counters.memory()
     facts: dict[str, object] = {
         "slicemgr": __version__,
         "kernel": os.uname().release,
         "cpus": os.cpu_count() or 1,
-        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "memory_available": memory_available(Path("/proc/meminfo").read_text()),
+        "memory": memory.total,
+        "memory_available": memory.available,
         "cgroup": cgroup.version(),
         "io_weight": cgroup.has_io_weight(),
         "net_rate": not traffic.missing(),
@@ -123,11 +124,3 @@ def is_forwarded(address: str) -> bool | None:
 def _cpu_model() -> str:
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == "model name"), os.uname().machine)
-
-
-def memory_available(meminfo: str) -> int:
-    """Bytes that are available without swapping, from /proc/meminfo."""
-    for line in meminfo.splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0

@@ -32,3 +32,9 @@ def of_node(c: Connection, node: str) -> list[Promise]:
     query = sa.select(s.id, kind, s.memory_guarantee, s.memory_weight, s.memory, *slice).where(s.node == node)
     query = query.outerjoin(t.slices, l.id == s.slice).outerjoin(t.spares, p.sliver == s.id)
     return [Promise(*row) for row in c.execute(query)]
+
+
+def any_of_node(c: Connection, node: str) -> bool:
+    """Whether anything is guaranteed to a sliver of a node."""
+    s = t.slivers.c
+    return bool(c.scalar(sa.select(sa.exists().where(s.node == node, s.memory_guarantee > 0))))

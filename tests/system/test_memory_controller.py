@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from testbed import Node, eventually
 
+from slicemgr.bench.frame import folder
+from slicemgr.bench.report import memory as report
 from slicemgr.drivers.kernel.memory_groups import RECLAIM
 
 MIB = 1 << 20
@@ -23,17 +26,19 @@ CACHE = "dd if=/dev/zero of=/root/cache bs=1M count=200 status=none && sync && c
 # controller sees the true one, which is plenty, and does nothing.
 STEP = """
 import dataclasses, json, sys
+from collections.abc import Iterator
 from pathlib import Path
 import slicemgr.config, slicemgr.store
 from slicemgr.agent.chores.memory import MemoryController
-from slicemgr.drivers.kernel import memory_groups
+from slicemgr.drivers.kernel import counters
+from slicemgr.drivers.kernel.counters import Memory
 mode, available, config = sys.argv[1], float(sys.argv[2]), slicemgr.config.load(Path(sys.argv[3]))
 config = dataclasses.replace(config, memory=slicemgr.config.MemoryConfig(mode))
 with slicemgr.store.open(config) as store:
-    total = memory_groups.node()[0]
-    controller = MemoryController(config, store, lambda: (total, int(available * total), 0))
+    total = counters.memory().total
+    controller = MemoryController(config, store, lambda: Memory(total, int(available * total), total))
     targets = controller.step(0.0)
-    controller.measure = lambda: (total, total, 0)
+    controller.measure = lambda: Memory(total, total, total)
     controller.step(1.0)
     taken = {name: amount for name, (_, amount) in controller.reclaimed.items()}
     print(json.dumps([dict(targets.take), dict(targets.guarantees), targets.needed, taken]))
@@ -136,3 +141,31 @@ def test_what_cannot_be_taken_leaves_the_limit(node: Node, two: tuple[Path, Path
 def test_a_line_that_is_none_is_refused(line: str) -> None:
     done = subprocess.run([str(RECLAIM)], input=line, capture_output=True, text=True)
     assert done.returncode == 1 and "is not `DIRECTORY BYTES LIMIT`" in done.stderr
+
+
+@pytest.fixture
+def small_node(node: Node) -> Iterator[Node]:
+    """A node with 2 GiB of memory: the group of its box has that limit."""
+    limit = Path(node.box.path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+    before = limit.read_text()
+    limit.write_text(str(2 << 30))
+    try:
+        eventually(lambda: memory_of(node) == 2 << 30, "the agent reports the limit", 90)
+        yield node
+    finally:
+        limit.write_text(before)
+        eventually(lambda: memory_of(node) > 2 << 30, "the agent reports the memory of the machine again", 90)
+
+
+def memory_of(node: Node) -> int:
+    return int(json.loads(node.ok("node", "show", "-f", "json"))["facts"]["memory"])
+
+
+@pytest.mark.long
+def test_a_sliver_within_its_guarantee_keeps_its_speed(small_node: Node, tmp_path: Path) -> None:
+    """The control is the kernel alone, in the same run."""
+    run = tmp_path / "run"
+    words = ("--configuration", "kernel", "--configuration", "controller", "--repeat", "1", "--seconds", "10")
+    small_node.ok("bench", "memory", *words, "--output", str(run), timeout=600)
+    kept = {one.configuration: [one.kept("low"), one.kept("high")] for one in report.measured(folder.read(run))}
+    assert all(ours > 2 * kernels for ours, kernels in zip(kept["controller"], kept["kernel"], strict=True)), kept

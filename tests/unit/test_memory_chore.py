@@ -12,9 +12,12 @@ from bare_service import Service
 
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.config import MemoryConfig
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
 from slicemgr.store.memory_promises import Promise
+from slicemgr.store.updates import EventSeen
 
 TOTAL = 1000
 COST = 0.05  # seconds of processor time of each reading
@@ -26,7 +29,9 @@ class Controller(MemoryController):
     available, used = TOTAL, 0.0
 
     def __init__(self, service: Service) -> None:
-        super().__init__(service.config, service.store, lambda: (TOTAL, self.available, 0), lambda: self.used)
+        self.service = service
+        measure = lambda: Memory(TOTAL, self.available, self.available)  # noqa: E731
+        super().__init__(service.config, service.store, measure, lambda: self.used)
 
     def reads(self, now: float) -> bool:
         """Whether the step reads the groups."""
@@ -60,6 +65,27 @@ def test_a_node_that_is_short_is_read_in_each_step(controller: Controller) -> No
     assert controller.reads(10.0), "so that it is known at once that there is enough again"
 
 
+def test_a_full_node_is_read_only_if_something_is_guaranteed(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is guaranteed is looked up again and again, not once for all."""
+    monkeypatch.setattr(cgroup, "version", lambda: "v1")
+    controller.measure = lambda: Memory(TOTAL, TOTAL, TOTAL // 100)
+    controller.service.create("exp")
+    assert not any(controller.reads(now / 4) for now in range(20))
+    with controller.store.write() as c:
+        c.execute(t.slivers.update().values(memory_guarantee=1, node=controller.config.node.name))
+    assert any(controller.reads(now / 4) for now in range(20, 60))
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    assert not any(controller.reads(now / 4) for now in range(60, 80)), "there the kernel spares it"
+
+
+@pytest.mark.parametrize("mode", ["off", "observe"])
+def test_switched_off_it_reads_nothing(controller: Controller, mode: str) -> None:
+    controller.available, controller.mode = 50, mode
+    assert controller.reads(0.0) == (mode == "observe")
+
+
 def promise(number: int, slice: str = "exp") -> Promise:
     return Promise(f"abcdefgh-{number}", "lxc", 0, 100, 1 << 30, number, slice, "lab" if slice else "")
 
@@ -68,11 +94,11 @@ def test_users_learn_what_was_taken_of_their_slice_once_an_hour(controller: Cont
     spare, other = promise(7, ""), promise(3, "other")
     promises = [promise(0), promise(1), other, spare]
     sizes = {promises[0].id: 3 << 20, promises[1].id: 5 << 20, other.id: 1000, spare.id: 9 << 20}
-    controller._taken = Counter(sizes)
+    controller._of_users = Counter(sizes)
     [event] = controller._of_slices(promises, 100.0)
     assert (event.user, event.action, event.project, event.slice) == ("agent", "memory taken", "lab", "exp")
     assert event.detail.endswith(": 3 MiB of sliver 0, 5 MiB of sliver 1"), event.detail
-    controller._taken = Counter({promises[0].id: 2 << 20, other.id: 2 << 20})
+    controller._of_users = Counter({promises[0].id: 2 << 20, other.id: 2 << 20})
     assert [one.slice for one in controller._of_slices(promises, 3000.0)] == ["other"]
     assert [one.slice for one in controller._of_slices(promises, 3800.0)] == ["exp"]
 
@@ -88,3 +114,36 @@ def test_the_sum_is_that_of_one_shortage(tmp_path: Path) -> None:
             details = [detail.partition(": ")[2] for detail in c.scalars(query)]
     assert [one.partition(" ")[0] for one in details] == ["0", "ended;", "0", "ended;"], details
     assert ["11 B from 1 sliver" in details[1], "9 B from 1 sliver" in details[3]] == [True, True], details
+
+
+def test_users_learn_what_was_taken_to_keep_some_memory_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it ends, or while it goes on for long. In the control, the node only observes."""
+    asked = list[Counter[str]]()
+
+    def note(self: MemoryController, _promises: object, _now: float) -> list[EventSeen]:
+        asked.append(Counter(self._of_users))
+        return []
+
+    monkeypatch.setattr(MemoryController, "_of_slices", note)
+    for mode, expected in (("on", [Counter(a=3), Counter(a=4)]), ("observe", [])):
+        asked.clear()
+        with Service(tmp_path / mode, memory=MemoryConfig(mode)) as service:
+            controller = MemoryController(service.config, service.store)
+            times = ((1.0, True, 1), (2.0, True, 2), (3601.0, True, 0), (3602.0, True, 4), (3603.0, False, 0))
+            for now, full, amount in times:
+                before, controller._state = controller._state, State(full=full)
+                controller._tell(before, Targets({}, {}), {"a": amount}, 0, {}, now)
+        assert asked == expected, mode
+
+
+def test_how_fast_memory_is_used_does_not_count_what_was_taken(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the node would stop taking as soon as it takes as much as is used."""
+    monkeypatch.setattr(cgroup, "version", lambda: "v1")
+    free = iter((900, 800, 750, 900, 600))
+    found = []
+    for now, freed in ((0.0, 0), (1.0, 0), (1.5, 50), (2.0, 200), (9.0, 0)):
+        controller._freed += freed
+        found.append(controller._node(Memory(TOTAL, TOTAL, next(free)), now).falling)
+    assert found == [0.0, 100.0, 200.0, 100.0, 0.0], "the first and one after a long time tell nothing"

@@ -197,3 +197,54 @@ def test_a_hog_costs_the_idle_and_not_the_promised() -> None:
     assert {name for _, _, targets in found for name in targets.take} == {"idle"}
     assert found[-1][0].available >= memory.HIGH * TOTAL
     assert (world.charged["low"], world.charged["high"]) == (2 * GIB, 4 * GIB)
+
+
+FULL = Node(TOTAL, TOTAL // 2, int(0.02 * TOTAL))  # half of it is page cache
+
+
+def test_some_memory_stays_free_where_something_is_guaranteed() -> None:
+    """The kernel takes page cache of all slivers alike. Controls: nothing is guaranteed, or the kernel spares it."""
+    promised = Holding("promised", 4 * GIB, 100, 4 * GIB, GIB)
+    others = [Holding("idle", 0, 100, 4 * GIB, GIB), Holding("busy", GIB, 100, 2 * GIB, 0)]
+    state, targets = memory.step(State(), FULL, [promised, *others], 0, 0.25)
+    assert set(targets.take) == {"idle"} and sum(targets.take.values()) == targets.needed
+    assert state.full and not state.short
+    for node, holdings in (
+        (FULL, [replace(one, guarantee=0) for one in (promised, *others)]),
+        (replace(FULL, free=None), [promised, *others]),
+        (replace(FULL, free=int(0.04 * TOTAL)), [promised, *others]),
+    ):
+        assert memory.step(State(), node, holdings, 0, 0.25)[1].take == {}
+
+
+def test_what_is_in_use_beyond_guarantees_gives_way_before_nothing_is_free() -> None:
+    """Also if its sliver reads it back at once, but no more than the kernel can take."""
+    promised = Holding("promised", 4 * GIB, 100, 4 * GIB, GIB)
+    busy = Holding("busy", 0, 100, 4 * GIB, 0, reread=GIB)
+    before = State(taken={"busy": GIB}, full=True)
+    _, targets = memory.step(before, FULL, [promised, busy], 0, 0.25)
+    assert targets.take == {"busy": targets.needed}
+    _, targets = memory.step(before, FULL, [promised, replace(busy, takeable=MIB)], 0, 0.25)
+    assert targets.take == {"busy": MIB}
+
+
+def test_taking_for_free_memory_ends_above_the_mark_at_which_it_begins() -> None:
+    holdings = [Holding("promised", GIB, 100, GIB, 0), Holding("idle", 0, 100, 4 * GIB, GIB)]
+    between = replace(FULL, free=int(0.045 * TOTAL))
+    assert not memory.step(State(), between, holdings, 0, 1)[0].full
+    state, _ = memory.step(State(), FULL, holdings, 0, 1)
+    state, targets = memory.step(state, between, holdings, 1, 1)
+    assert state.full and targets.take
+    assert not memory.step(state, replace(FULL, free=int(0.06 * TOTAL) + 1), holdings, 2, 1)[0].full
+
+
+def test_memory_that_falls_fast_is_taken_earlier() -> None:
+    """Before the kernel has to. In the control, it falls slowly, or rises."""
+    holdings = [Holding("promised", GIB, 100, GIB, 0), Holding("idle", 0, 100, 4 * GIB, 2 * GIB)]
+    enough = replace(FULL, free=int(0.1 * TOTAL))
+    for falling, takes in ((0.08 * TOTAL, True), (0.06 * TOTAL, False), (-0.5 * TOTAL, False)):
+        state, targets = memory.step(State(), replace(enough, falling=falling), holdings, 0, 0.25)
+        assert state.full is takes and bool(targets.take) is takes
+    assert targets.needed == 0
+    _, targets = memory.step(State(), replace(enough, falling=0.08 * TOTAL), holdings, 0, 0.25)
+    assert targets.take == {"idle": pytest.approx(0.04 * TOTAL, abs=2)}

@@ -14,6 +14,7 @@ from demo import REPO
 from postgres_server import Server
 
 from slicemgr.agent import node_operations
+from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_operations import NodeOperations
@@ -54,7 +55,9 @@ def test_no_operation_has_two_entries() -> None:
 def test_the_table_decides_and_an_unknown_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(tmp_path)
     with service(config) as store, Journal(store, "node1") as journal:
-        operations = NodeOperations(Node.open(config, store, journal, threading.Event()))
+        operations = NodeOperations(
+            Node.open(config, store, journal, threading.Event()), MemoryController(config, store)
+        )
         monkeypatch.setattr(node_operations, "TABLE", {"echo": lambda parts, asked: {"kind": asked.kind}})
         assert operations.serve(operation("echo")) == {"kind": "echo"}
         with pytest.raises(Refused, match="this agent does not support the operation 'doctor'") as refused:
@@ -66,7 +69,9 @@ def test_the_rows_are_waited_for_while_the_database_restarts(tmp_path: Path) -> 
     with Server() as server, databases_on(server), Service(tmp_path) as made, ThreadPoolExecutor(1) as pool:
         stop = threading.Event()
         with Journal(made.store, "node1") as journal:
-            operations = NodeOperations(Node.open(made.config, made.store, journal, stop))
+            operations = NodeOperations(
+                Node.open(made.config, made.store, journal, stop), MemoryController(made.config, made.store)
+            )
             there = operations.images()
             assert there
             server.stop()

@@ -109,6 +109,7 @@ CASES = {
         f"{API}/nodes/node1/io", ADMINS, {"root": "overlay", "image": "ab" * 32, "what": "files", "size": 10}
     ),
     f"POST {API}/nodes/<name>/sysbench": Case(f"{API}/nodes/node1/sysbench", ADMINS, {"test": "cpu"}),
+    f"POST {API}/nodes/<name>/memory": Case(f"{API}/nodes/node1/memory", ADMINS, {"bytes": 0}),
     f"POST {API}/nodes/<name>/tables": Case(f"{API}/nodes/node1/tables", ADMINS),
     f"GET {API}/nodes/<name>/audit": Case(f"{API}/nodes/node1/audit", (403, 403, 403, 403, 200, 403)),
     f"PUT {API}/nodes/<name>/audit": Case(f"{API}/nodes/node1/audit", (403, 403, 403, 403, 200, 403), AUDIT),

@@ -34,3 +34,14 @@ def measure_sysbench(name: str) -> Answer:
     """Run one sysbench test on the node. `measured` has its results, or the `missing` program."""
     params = measurements.sysbench(reading.body())
     return reading.asked(nodes.request(state().store, state().config, name, "sysbench", principal(), params)), 202
+
+
+@routes.route("/memory", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_measures.MEMORY_REQUEST))
+@routes.alt_response(202, schema=schemas.Asked)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def measure_memory(name: str) -> Answer:
+    """Hold memory of the node for a while. `measured` has what was available, free and taken in each second."""
+    params = measurements.memory(reading.body())
+    return reading.asked(nodes.request(state().store, state().config, name, "memory", principal(), params)), 202

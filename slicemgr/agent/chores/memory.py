@@ -2,7 +2,7 @@
 
 With `memory.controller = "observe"`, it only reports what it would take. Nothing that it does outlasts it: v2 takes
 memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. Memory
-of virtual machines is not taken.
+of virtual machines is not taken. On v2 the kernel spares guarantees (`memory.low`), so no memory need be kept free.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from slicemgr import human
 from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.config import Config
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
+from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.drivers.kernel.memory_groups import Held, Take
 from slicemgr.model import SliverType
 from slicemgr.policy import memory
@@ -29,8 +30,10 @@ from slicemgr.store.updates import MEMORY_SHORT, MEMORY_TAKEN, EventSeen
 
 log = logging.getLogger(__name__)
 
-_INTERVAL = 1.0  # seconds
+_INTERVAL = 0.25  # seconds
 _WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
+_RECENT = 5.0  # seconds: from an older measurement, it is not known how fast memory is used
+_LOOK = 5.0  # seconds between two looks whether anything is guaranteed, while little is free
 _TOLD = 1 << 20  # bytes from which the users of a slice learn what the node took of it
 _BETWEEN = 3600.0  # seconds between two events about the same slice
 _COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
@@ -45,7 +48,7 @@ class _Group:
 
 @dataclass(slots=True)
 class MemoryController:
-    """One step a second. measure: total and available memory of the node, and its free swap.
+    """Four steps a second. measure: the memory of the node. mode: as `memory.controller`; a measurement changes it.
 
     spent: seconds of processor time of this thread. Many groups are read less often, so that it costs no more than 1 %
     of a processor, except while the node is below the lower mark.
@@ -53,20 +56,31 @@ class MemoryController:
 
     config: Config
     store: Store
-    measure: Callable[[], tuple[int, int, int]] = memory_groups.node
+    measure: Callable[[], Memory] = counters.memory
     spent: Callable[[], float] = time.thread_time
+    mode: str = ""
     _state: State = field(default_factory=State)
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
     _reread: dict[str, int] = field(default_factory=dict)
     _taken: Counter[str] = field(default_factory=Counter)  # bytes by sliver, since the node has been short
+    _of_users: Counter[str] = field(default_factory=Counter)  # the same, since there were events of slices
+    _since: float = -math.inf  # when that was, or taking began
     _told: dict[tuple[str, str], float] = field(default_factory=dict)  # when there was an event about a slice
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
     _directories: dict[str, tuple[int, Path]] = field(default_factory=dict)  # sliver → main process and its group
+    total: int = 0  # bytes that were taken of all slivers, or with `observe` would have been
+    cost: float = 0.0  # seconds of processor time of all readings
+    _freed: int = 0  # bytes that were taken
+    _measured: tuple[int, float, int] = (0, -math.inf, 0)  # free memory, when, and what was taken until then
+    _promised: bool = False  # whether anything is guaranteed
+    _asked_at: float = -math.inf  # when that was last looked up
+
+    def __post_init__(self) -> None:
+        self.mode = self.mode or self.config.memory.controller
 
     def chores(self) -> list[Chore]:
-        """The chore; none if it is switched off."""
         chore = Chore(
             thread="memory",
             run=lambda: self.step(time.monotonic()),
@@ -76,33 +90,62 @@ class MemoryController:
             longest=60.0,
             grace=5.0,
         )
-        return [] if self.config.memory.controller == "off" else [chore]
+        return [chore]
 
     def step(self, now: float) -> Targets | None:
         """One step; None while no groups are read, or on hold. now: of a monotonic clock. Raises OSError."""
-        total, available, swap = self.measure()
-        begun, groups = self.spent(), None
-        if not self._settled and (groups := self._groups(swap=swap > 0)) is not None:
+        if self.mode == "off":
+            self._state, self._last = State(), None
+            return None
+        measured = self.measure()
+        begun, groups, swap = self.spent(), None, measured.swap > 0
+        node = self._node(measured, now)
+        if not self._settled and (groups := self._groups(swap=swap)) is not None:
             self._restore(groups)
             self._settled = True
-        if available > _WATCH * memory.HIGH * total and not self._state.short:
+        if self._is_calm(node, now):
             self._last = None
             return None
+        available, total = node.available, node.total
         hurries = available < memory.LOW * total or (self._state.short and available >= memory.HIGH * total)
         if now < self._rest and not hurries:
             return None
-        groups = groups or self._groups(swap=swap > 0)
+        groups = groups or self._groups(swap=swap)
         if groups is None:
             return None
         holdings = [self._holding(one) for one in groups.values()]
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
-        self._state, targets = memory.step(before, Node(total, available), holdings, now, elapsed)
+        self._state, targets = memory.step(before, node, holdings, now, elapsed)
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
         self._tell(before, targets, taken, available, groups, now)
-        self._rest = now + (self.spent() - begun) / _COST
+        self.total += sum(taken.values())
+        self._freed += sum(taken.values()) if self.mode == "on" else 0
+        self.cost += (used := self.spent() - begun)
+        self._rest = now + used / _COST
         return targets
+
+    def _node(self, measured: Memory, now: float) -> Node:
+        """The node for the policy. How fast free memory falls is measured without what was taken meanwhile."""
+        free, at, freed = self._measured
+        self._measured = measured.free, now, self._freed
+        falling = (free + self._freed - freed - measured.free) / (now - at) if 0 < now - at < _RECENT else 0.0
+        if cgroup.version() == "v2":
+            return Node(measured.total, measured.available)
+        return Node(measured.total, measured.available, measured.free, falling)
+
+    def _is_calm(self, node: Node, now: float) -> bool:
+        """Whether no groups need be read. While little is free, what is guaranteed is looked up at times."""
+        if self._state.short or self._state.full or node.available <= _WATCH * memory.HIGH * node.total:
+            return False
+        if node.soon_free > _WATCH * memory.FREE_HIGH * node.total:
+            return True
+        if now - self._asked_at > _LOOK:
+            self._asked_at = now
+            with self.store.read() as c:
+                self._promised = memory_promises.any_of_node(c, self.config.node.name)
+        return not self._promised
 
     def _groups(self, *, swap: bool) -> dict[str, _Group] | None:
         """What runs here, by sliver; None during the hold after a restore, whose rows are older than the slivers."""
@@ -137,11 +180,11 @@ class MemoryController:
         reread = max(0, held.reread - self._reread.get(promise.id, held.reread))
         if promise.type == SliverType.KVM:  # what a guest holds is known to its own kernel alone
             return Holding(promise.id, held.charged, promise.weight, held.charged, 0)
-        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, held.idle, reread)
+        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, held.idle, reread, held.takeable)
 
     def _take(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
         """The bytes that were taken of each, or would be."""
-        if self.config.memory.controller != "on":
+        if self.mode != "on":
             return dict(targets.take)
         wanted = {
             name: Take(groups[name].directory, amount, limit)
@@ -177,39 +220,52 @@ class MemoryController:
         groups: Mapping[str, _Group],
         now: float,
     ) -> None:
-        """An event when the node begins to be short; when it ends, one with the sum, and one for each slice."""
-        begins = self._state.short and not before.short
-        if begins:
+        """An event when the node begins to be short, and one with the sum when it ends. For each slice, one when
+        nothing is taken any more, or after an hour of taking.
+        """
+        took = {name: amount for name, amount in taken.items() if amount}
+        took_before, takes = before.short or before.full, self._state.short or self._state.full
+        if self._state.short and not before.short:
             self._taken.clear()
-        self._taken.update({name: amount for name, amount in taken.items() if amount})
-        if before.short == self._state.short:
+        if takes and not took_before:
+            self._since = now
+        self._taken.update(took)
+        self._of_users.update(took)
+        events = []
+        if before.short != self._state.short:
+            text = self._shortage(targets, available)
+            log.info("memory is short: %s", text)
+            where = "" if self.config.joined else f"{self.config.node.name}: "  # the centre adds it
+            events.append(EventSeen("agent", MEMORY_SHORT, detail=f"{where}{text}"))
+        if self._of_users and (not takes or now - self._since >= _BETWEEN):
+            events += self._of_slices([one.promise for one in groups.values()], now) if self.mode == "on" else []
+            self._of_users.clear()
+            self._since = now
+        if not events:
             return
-        on = self.config.memory.controller == "on"
-        if begins:
-            does = "takes" if on else "would take"
-            text = (
-                f"{human.size(available)} are available; the node {does} {human.size(targets.needed)} beyond guarantees"
-            )
-        else:
-            did = "took" if on else "would have taken"
-            amount, slivers = human.size(sum(self._taken.values())), human.counted(len(self._taken), "sliver")
-            text = f"ended; the node {did} {amount} from {slivers}"
-        log.info("memory is short: %s", text)
-        where = "" if self.config.joined else f"{self.config.node.name}: "  # the centre adds it
-        events = [EventSeen("agent", MEMORY_SHORT, detail=f"{where}{text}")]
-        if on and not begins:
-            events += self._of_slices([one.promise for one in groups.values()], now)
         with self.store.write() as c:
             observations.record(c, events, "")  # events are of no node
             if self.config.joined:
                 outbox.add(c, events)
+
+    def _shortage(self, targets: Targets, available: int) -> str:
+        """The text of the event at the begin or the end of a shortage."""
+        on = self.mode == "on"
+        if self._state.short:
+            does = "takes" if on else "would take"
+            return (
+                f"{human.size(available)} are available; the node {does} {human.size(targets.needed)} beyond guarantees"
+            )
+        did = "took" if on else "would have taken"
+        amount, slivers = human.size(sum(self._taken.values())), human.counted(len(self._taken), "sliver")
+        return f"ended; the node {did} {amount} from {slivers}"
 
     def _of_slices(self, promises: Sequence[Promise], now: float) -> list[EventSeen]:
         """What the node took of each slice. At most one event an hour for each slice."""
         self._told = {slice: at for slice, at in self._told.items() if now - at < _BETWEEN}
         parts = defaultdict[tuple[str, str], list[str]](list)
         for one in promises:
-            amount = self._taken[one.id]
+            amount = self._of_users[one.id]
             if one.slice and amount >= _TOLD and (one.project, one.slice) not in self._told:
                 parts[one.project, one.slice].append(f"{human.size(amount)} of sliver {one.number}")
         self._told |= dict.fromkeys(parts, now)

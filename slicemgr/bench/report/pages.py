@@ -27,6 +27,7 @@ CONTENTS = {  # experiment → module with content(run)
     "peers": "slicemgr.bench.report.peers",
     "nodes": "slicemgr.bench.report.nodes",
     "guests": "slicemgr.bench.report.guests",
+    "memory": "slicemgr.bench.report.memory",
 }
 _DASH = "–"
 _WHAT = (

@@ -29,7 +29,7 @@ class Counts:
 
     charged: all memory that its group is charged for. working: without what the kernel can drop at once. guest: used
     memory as a container shows it. cpu: seconds. oom_kills: processes that the kernel killed at the memory limit.
-    reread: bytes of memory that were read again after the kernel had taken them.
+    reread: bytes of memory that were read again after the kernel had taken them. pressure: see `pressure`.
     """
 
     charged: int | None = None
@@ -44,6 +44,7 @@ class Counts:
     io_writes: int | None = None
     oom_kills: int | None = None
     reread: int | None = None
+    pressure: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,7 @@ class _Files:
             *parse_io_stat(_first(f"{at}/io.stat", f"{at}/../io.stat") or b""),
             _killed(f"{at}/memory.events"),
             reread(stat),
+            pressure(f"{at}/memory.pressure"),
         )
 
 
@@ -197,6 +199,15 @@ def reread(stat: bytes, prefix: bytes = b"") -> int:
     """Bytes that a group has read again after the kernel took them, from its memory.stat. prefix: of the names."""
     kinds = (b"file", b"anon")
     return mmap.PAGESIZE * sum(value_in(stat, prefix + b"workingset_refault_" + kind) for kind in kinds)
+
+
+def pressure(path: str = "/proc/pressure/memory") -> int | None:
+    """Microseconds in which a program waited for memory; None if the kernel does not count it."""
+    try:
+        line = read_file(path).partition(b"\n")[0]
+        return int(line.rpartition(b" total=")[2]) if line.startswith(b"some ") else None
+    except (OSError, ValueError):  # reading the file fails where the kernel was started without it
+        return None
 
 
 def value_in(text: bytes, name: bytes) -> int:
@@ -256,15 +267,58 @@ def meminfo() -> dict[str, int]:
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in _lines("/proc/meminfo")}
 
 
-def machine() -> Machine:
-    """The counters of the node. Used memory is what is not available without swapping: total less MemAvailable."""
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes. total: that the node has. available: what programs could get without swapping, free or page cache. free:
+    the part of it that holds nothing. swap: free swap.
+    """
+
+    total: int
+    available: int
+    free: int
+    swap: int = 0
+
+
+def memory(root: Path | None = None) -> Memory:
+    """The memory of the node: the machine's, or less if the group in which the node runs has a limit.
+
+    root: the directory of that group; None: the group at which the hierarchy is mounted.
+    """
     info = meminfo()
+    whole = Memory(info["MemTotal"], info["MemAvailable"], info["MemFree"], info["SwapFree"])
+    limited = _of_group(root or Path("/sys/fs/cgroup"))
+    if limited is None or limited.total >= whole.total:
+        return whole
+    available, free = min(whole.available, limited.available), min(whole.free, limited.free)
+    return Memory(limited.total, available, free, whole.swap)
+
+
+def _of_group(root: Path) -> Memory | None:
+    """The memory of a group; None if it has no limit, as the group of a whole machine."""
+    for limit, usage, place, prefix in (
+        ("memory.max", "memory.current", root, b""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", root / "memory", b"total_"),
+    ):
+        try:
+            total, used = int(read_file(place / limit)), int(read_file(place / usage))
+            stat = read_file(place / "memory.stat")
+        except (OSError, ValueError):  # no such group, or `max`
+            continue
+        free = max(0, total - used)
+        files = value_in(stat, prefix + b"inactive_file") + value_in(stat, prefix + b"active_file")
+        return Memory(total, min(total, free + files), free)
+    return None
+
+
+def machine() -> Machine:
+    """The counters of the node. Used memory is what is not available without swapping."""
+    info, of_node = meminfo(), memory()
     # user, nice, system, irq, softirq and steal; guest time is part of user.
     ticks = [int(one) for one in next(_lines("/proc/stat"))[1:9]]
     load = Path("/proc/loadavg").read_text().split()
     return Machine(
-        info["MemTotal"] - info["MemAvailable"],
-        info["MemTotal"],
+        of_node.total - of_node.available,
+        of_node.total,
         info["SwapTotal"] - info["SwapFree"],
         info["SwapTotal"],
         (sum(ticks) - ticks[3] - ticks[4]) / _TICKS,

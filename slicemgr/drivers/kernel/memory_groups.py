@@ -16,7 +16,7 @@ from slicemgr.config import PACKAGE
 from slicemgr.drivers import command
 from slicemgr.drivers.command import CommandFailed
 from slicemgr.drivers.kernel import cgroup
-from slicemgr.drivers.kernel.counters import meminfo, read_file, reread, value_in
+from slicemgr.drivers.kernel.counters import read_file, reread, value_in
 from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
@@ -25,7 +25,7 @@ _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a group holds. idle: not used for a while, and takeable: of files, and anonymous if there is swap.
+    """What a group holds. takeable: of files, and anonymous if there is swap. idle: of that, not used for a while.
 
     reread: what it has read back since its start, after the kernel had taken it.
     """
@@ -33,6 +33,7 @@ class Held:
     charged: int
     idle: int
     reread: int
+    takeable: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,6 @@ class Take:
     group: Path
     bytes: int
     limit: int
-
-
-def node() -> tuple[int, int, int]:
-    """The memory of the node, what of it is available, and its free swap."""
-    info = meminfo()
-    return info["MemTotal"], info["MemAvailable"], info["SwapFree"]
 
 
 def group(pid: int) -> Path | None:
@@ -68,7 +63,8 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
         return None
     kinds = (b"file", b"anon") if swap else (b"file",)
     idle = sum(value_in(stat, prefix + b"inactive_" + kind) for kind in kinds)
-    return Held(charged, min(idle, charged), reread(stat, prefix))
+    used = sum(value_in(stat, prefix + b"active_" + kind) for kind in kinds)
+    return Held(charged, min(idle, charged), reread(stat, prefix), min(idle + used, charged))
 
 
 def limit(group: Path) -> int | None:

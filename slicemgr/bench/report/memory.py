@@ -1,0 +1,272 @@
+"""The report of `bench memory`: what slivers kept of their speed while the node's memory was short. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slicemgr.bench.experiments.memory import CONFIGURATIONS, CONTROLLER, HIGH, HOG, KERNEL, LOW, STATIC
+from slicemgr.bench.frame.folder import Run
+from slicemgr.bench.report import not_measured, stats
+from slicemgr.bench.report.content import Aim, Axis, Column, Content, Mark, Metric, Plot, Series, Table, Value
+from slicemgr.human import counted, size
+
+_KEPT = 0.95  # of the speed without pressure, which is to be kept, and which is to be back
+_BACK = 10.0  # seconds after the pressure in which it is to be back
+_SAME = 0.02  # of the speed: two slivers that keep parts that differ by less count as equal
+_COST = 0.01  # of a core that the controller may use, with up to 200 slivers
+_FEW = 5  # repetitions below which no aim is decided
+_SMOOTH = 3  # seconds: a speed is back if their mean is
+_PROMISED = (LOW, HIGH)
+_NAMES = {KERNEL: "the kernel alone", CONTROLLER: "the memory controller", STATIC: "a static partition"}
+_TITLES = {LOW: "promised 1", HIGH: "promised 2", HOG: "promised nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One repetition of one configuration. rates: by sliver, for each second since the begin of the measurement.
+
+    begin, ramp, end: seconds when the pressure began, had grown, and ended.
+    """
+
+    configuration: str
+    data: Mapping[str, Any]
+    rates: Mapping[str, Sequence[float]]
+    begin: int
+    ramp: int
+    end: int
+
+    def before(self, name: str) -> float:
+        return _mean(self.rates[name][1 : self.begin])
+
+    def pressed(self, name: str) -> float:
+        return _mean(self.rates[name][self.ramp : self.end])
+
+    def kept(self, name: str) -> float:
+        """The part of the speed that was kept under pressure."""
+        return self.pressed(name) / self.before(name)
+
+    def back(self, name: str) -> float | None:
+        """Seconds after the pressure until the speed was back; None: not within the measurement."""
+        rates, least = self.rates[name], _KEPT * self.before(name)
+        for second in range(self.end, len(rates) - _SMOOTH + 1):
+            if _mean(rates[second : second + _SMOOTH]) >= least:
+                return float(second - self.end)
+        return None
+
+    @property
+    def taken(self) -> int:
+        return int(self.data["node"]["taken"][-1])
+
+    @property
+    def cost(self) -> float:
+        """Of a core, that the controller used."""
+        return float(self.data["node"]["cpu"]) / len(self.data["node"]["taken"])
+
+
+def measured(run: Run) -> list[Measured]:
+    found = []
+    for one in run.steps.values():
+        data = one["data"]
+        if "configuration" not in data:
+            continue
+        seconds = len(data["node"]["taken"]) // 4
+        # The loads began a moment before or after the agent: whole seconds are moved.
+        rates = {
+            name: _moved(data["slivers"][name]["each_second"], data["slivers"][name]["at"] - data["node"]["at"])
+            for name in _PROMISED
+        }
+        found.append(Measured(data["configuration"], data, rates, seconds, seconds + seconds // 2, 3 * seconds))
+    return found
+
+
+def _moved(rates: Sequence[float], late: float) -> Sequence[float]:
+    """As if the load had begun with the agent. late: seconds."""
+    shift = round(late)
+    return [rates[0]] * shift + list(rates[: len(rates) - shift]) if shift >= 0 else list(rates[-shift:])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def content(run: Run) -> Content:
+    """The content of the report. Raises ValueError if nothing was measured yet."""
+    found = measured(run)
+    if not found:
+        raise ValueError("no repetition has ended yet")
+    by = {name: some for name in CONFIGURATIONS if (some := [one for one in found if one.configuration == name])}
+    return Content(
+        title="The promise of memory under pressure",
+        outcome=[*_outcome(by), *not_measured.outcome(run)],
+        tables=[_throughput(by), _node(by), *not_measured.tables(run)],
+        plots=[*_over_time(by), _bars(by)],
+        aims=_aims(by),
+        metrics=_metrics(by),
+        data=[_row(one) for one in found],
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
+    """Table 1.2 of the thesis, for each configuration."""
+    columns = [Column("who decides"), Column("sliver"), Column("guarantee", "MiB", 0), Column("without", "reads/s", 0)]
+    columns += [Column("pressed", "reads/s", 0), Column("kept", "%", 1), Column("low", "%", 1), Column("high", "%", 1)]
+    columns += [Column("least", "%", 1), Column("back after", "s", 1), Column("of")]
+    rows: list[list[Value]] = []
+    for name, some in by.items():
+        for sliver in _PROMISED:
+            kept = stats.summary([one.kept(sliver) for one in some])
+            backs = [one.back(sliver) for one in some]
+            back = None if None in backs else stats.mean_of_known(backs)
+            own = some[0].data["slivers"][sliver]
+            numbers = [_percent(value) for value in (kept.mean, kept.low, kept.high, kept.least)]
+            speeds = (_mean([one.before(sliver) for one in some]), _mean([one.pressed(sliver) for one in some]))
+            rows.append(
+                [_NAMES[name], _TITLES[sliver], own["guarantee"] / (1 << 20), *speeds, *numbers, back, len(some)]
+            )
+    note = (
+        "Each sliver reads pages of a file of 80 % of its guarantee at random. Low and high: the 95 % confidence "
+        "interval of the mean by Student's t. Back: until three seconds had 95 % of the speed again; a dash: not "
+        "within the measurement."
+    )
+    return Table("Reads of slivers within their guarantees", columns, rows, note)
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
+    columns = [Column("who decides"), Column("taken by the controller", "MiB", 0), Column("its cost", "% of a core", 2)]
+    columns += [
+        Column("least free", "MiB", 0),
+        Column("least available", "MiB", 0),
+        Column("read by the third", "MiB", 0),
+    ]
+    rows: list[list[Value]] = []
+    for name, some in by.items():
+        free, available = (
+            min(min(one.data["node"][what]) for one in some) / (1 << 20) for what in ("free", "available")
+        )
+        hog = _mean([sum(one.data["slivers"][HOG]["each_second"]) for one in some]) / (1 << 20)
+        taken = _mean([one.taken for one in some]) / (1 << 20)
+        rows.append([_NAMES[name], taken, 100 * _mean([one.cost for one in some]), free, available, hog])
+    total = size(next(iter(by.values()))[0].data["memory"])
+    return Table(
+        "The node", columns, rows, f"It had {total} of memory. Taken, cost and read: means of the repetitions."
+    )
+
+
+# --- plots ------------------------------------------------------------------------------------------------------------
+
+
+def _over_time(by: Mapping[str, Sequence[Measured]]) -> list[Plot]:
+    """Figure 1.2 of the thesis, for each configuration."""
+    found = []
+    for name, some in by.items():
+        one = some[0]
+        count = min(len(each.rates[sliver]) for each in some for sliver in _PROMISED)
+        series = []
+        for sliver in _PROMISED:
+            seconds = [
+                stats.summary([each.rates[sliver][at] / each.before(sliver) for each in some]) for at in range(count)
+            ]
+            low, high = [each.low for each in seconds], [each.high for each in seconds]
+            ends = (low, high) if all(each is not None for each in low) else ((), ())
+            series.append(Series(_TITLES[sliver], list(range(count)), [each.mean for each in seconds], *ends))
+        marks = [Mark(one.begin, "memory is taken"), Mark(one.end, "and given back")]
+        found.append(
+            Plot(
+                name,
+                f"Speed over time: {_NAMES[name]}",
+                Axis("time", "s", 0),
+                Axis("reads, 1 is without pressure", least=0),
+                series,
+                marks=marks,
+                note="Band: the 95 % confidence interval of the mean of the repetitions.",
+            )
+        )
+    return found
+
+
+def _bars(by: Mapping[str, Sequence[Measured]]) -> Plot:
+    bars = []
+    for sliver in _PROMISED:
+        kept = [stats.summary([one.kept(sliver) for one in some]) for some in by.values()]
+        low, high = [one.low for one in kept], [one.high for one in kept]
+        ends = (low, high) if all(one is not None for one in low) else ((), ())
+        bars.append(Series(_TITLES[sliver], (), [one.mean for one in kept], *ends))
+    return Plot(
+        "kept",
+        "What slivers within their guarantees keep",
+        Axis("who decides"),
+        Axis("kept part of the speed", least=0),
+        bars,
+        marks=[Mark(_KEPT, "aim", y=True)],
+        groups=[_NAMES[name] for name in by],
+        note="Whiskers: the 95 % confidence interval of the mean.",
+    )
+
+
+# --- what it came to --------------------------------------------------------------------------------------------------
+
+
+def _outcome(by: Mapping[str, Sequence[Measured]]) -> list[str]:
+    said = []
+    for name, some in by.items():
+        parts = [f"{100 * _mean([one.kept(sliver) for one in some]):.1f} %" for sliver in _PROMISED]
+        said.append(
+            f"With {_NAMES[name]}, the slivers that were promised memory 1 : 2 kept {parts[0]} and {parts[1]} of their "
+            f"speed ({counted(len(some), 'repetition')})."
+        )
+    return said
+
+
+def _aims(by: Mapping[str, Sequence[Measured]]) -> list[Aim]:
+    some = by.get(CONTROLLER, [])
+    few = f"; this run had {counted(len(some), 'repetition')}" if len(some) < _FEW else ""
+
+    def aim(text: str, reached: bool, measured: str) -> Aim:
+        return Aim(text, None if few else reached, measured + few)
+
+    texts = (
+        f"a sliver within its guarantee keeps at least {100 * _KEPT:.0f} % of its speed, on average",
+        f"the sliver that was promised more keeps at least as much, within {100 * _SAME:.0f} %, in each repetition",
+        f"{100 * _KEPT:.0f} % of the speed is back within {_BACK:.0f} s, in each repetition",
+        f"the controller uses at most {100 * _COST:.0f} % of a core",
+    )
+    if not some:
+        return [Aim(text, None, "not measured") for text in texts]
+    kept = {sliver: _mean([one.kept(sliver) for one in some]) for sliver in _PROMISED}
+    gaps = [one.kept(HIGH) - one.kept(LOW) for one in some]
+    backs = [one.back(sliver) for one in some for sliver in _PROMISED]
+    known = [one for one in backs if one is not None]
+    slowest = "not within the measurement" if len(known) < len(backs) else f"at most {max(known):.0f} s"
+    cost = _mean([one.cost for one in some])
+    return [
+        aim(texts[0], min(kept.values()) >= _KEPT, " and ".join(f"{100 * one:.1f} %" for one in kept.values())),
+        aim(texts[1], min(gaps) >= -_SAME, f"at least {100 * min(gaps):+.1f} %"),
+        aim(texts[2], len(known) == len(backs) and max(known) <= _BACK, slowest),
+        aim(texts[3], cost <= _COST, f"{100 * cost:.2f} % with three slivers"),
+    ]
+
+
+def _metrics(by: Mapping[str, Sequence[Measured]]) -> list[Metric]:
+    return [
+        Metric(f"{_NAMES[name]}: kept, {_TITLES[sliver]}", "", [one.kept(sliver) for one in some], "more")
+        for name, some in by.items()
+        for sliver in _PROMISED
+    ]
+
+
+def _row(one: Measured) -> dict[str, Any]:
+    """A row of data.csv."""
+    row: dict[str, Any] = {"repetition": one.data["turn"], "configuration": one.configuration}
+    for sliver in _PROMISED:
+        values = {"before": one.before(sliver), "pressed": one.pressed(sliver), "back": one.back(sliver)}
+        row |= {f"{sliver}_{name}": value for name, value in values.items()}
+    return row | {"taken": one.taken, "cost": one.cost}

@@ -1,0 +1,206 @@
+"""bench memory: the loads, what the agent records, and the verdicts of the report."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bare_service import Service
+from test_loads import run
+
+from slicemgr.agent.chores.memory import MemoryController
+from slicemgr.agent.measurements.pressure import Pressure
+from slicemgr.bench.experiments import memory as experiment
+from slicemgr.bench.frame.folder import Run
+from slicemgr.bench.report import memory as report
+from slicemgr.client import Client
+from slicemgr.drivers.kernel import counters
+from slicemgr.drivers.kernel.counters import Memory
+from slicemgr.errors import Refused
+from slicemgr.loads import memory as load
+from slicemgr.model import GIB, MIB
+from slicemgr.policy import measurements
+
+SECONDS = 5  # before the pressure, of the runs below
+
+
+# --- the loads --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_made_and_read(tmp_path: Path) -> None:
+    assert run("memory.py", "make", str(3 * MIB + 5), "1", cwd=tmp_path) == {"made": 3 * MIB + 5}
+    assert (tmp_path / load.FILE).stat().st_size == 3 * MIB + 5
+    found = run("memory.py", "read", str(3 * MIB), "2", "1", cwd=tmp_path)
+    assert len(found["each_second"]) == 2 and min(found["each_second"]) > 0
+
+
+def test_the_third_sliver_reads_no_faster_than_it_may_and_no_disk(tmp_path: Path) -> None:
+    found = run("memory.py", "stream", str(64 * MIB), str(20 * MIB), "2", "1", cwd=tmp_path)
+    assert 0 < sum(found["each_second"]) <= 2 * 20 * MIB + 2 * MIB
+    assert (tmp_path / load.STREAM).stat().st_blocks == 0
+
+
+def test_memory_is_held(tmp_path: Path) -> None:
+    found = run("memory.py", "hold", str(8 * MIB), "2", cwd=tmp_path)
+    assert found["each_second"] == [8 * MIB, 8 * MIB]
+
+
+# --- the node ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Any:
+    with Service(tmp_path) as service:
+        yield MemoryController(service.config, service.store)
+
+
+def test_the_agent_holds_memory_and_records_each_second(controller: MemoryController) -> None:
+    modes, memory = list[str](), Memory(GIB, GIB, GIB)
+
+    def measure() -> Memory:
+        modes.append(controller.mode)
+        controller.total += 3
+        return memory
+
+    params = measurements.memory({"bytes": 8 * MIB, "before": 1, "hold": 2, "after": 1, "controller": "on"})
+    found = Pressure(controller, threading.Event(), measure).measure(params)
+    assert found["available"] == found["free"] == [GIB] * 4
+    assert found["taken"] == [3, 6, 9, 12] and found["cpu"] == 0
+    assert (modes, controller.mode) == (["observe", *["on"] * 4], "observe"), "it works as before afterwards"
+
+
+def test_more_than_the_node_has_is_refused(controller: MemoryController) -> None:
+    pressure = Pressure(controller, threading.Event(), lambda: Memory(GIB, 500 * MIB, 0))
+    with pytest.raises(Refused, match="460 MiB are too many: 500 MiB of the node's memory are available"):
+        pressure.measure(measurements.memory({"bytes": 460 * MIB}))
+    assert pressure.measure(measurements.memory({"bytes": 440 * MIB}))["taken"] == [], "the control"
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ({}, "bytes"),
+        ({"bytes": -1}, "bytes"),
+        ({"bytes": 1, "hold": 601}, "hold"),
+        ({"bytes": 1, "controller": "x"}, "controller"),
+    ],
+)
+def test_wrong_parameters_name_the_field(raw: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as caught:
+        measurements.memory(raw)
+    assert caught.value.field == field
+
+
+V1 = {"memory.limit_in_bytes": 2 * GIB, "memory.usage_in_bytes": GIB}
+V2 = {"memory.max": 2 * GIB, "memory.current": GIB}
+
+
+@pytest.mark.parametrize(("files", "place", "prefix"), [(V1, "memory", "total_"), (V2, ".", "")], ids=["v1", "v2"])
+def test_the_memory_of_a_node_in_a_group_is_the_limit_of_the_group(
+    files: dict[str, int], place: str, prefix: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / place
+    directory.mkdir(exist_ok=True)
+    for name, value in files.items():
+        (directory / name).write_text(f"{value}\n")
+    (directory / "memory.stat").write_text(f"{prefix}inactive_file {256 * MIB}\n{prefix}active_file {128 * MIB}\n")
+    whole = counters.memory(tmp_path / "none")
+    assert whole.total > 2 * GIB, "the machine's own"
+    found = counters.memory(tmp_path)
+    assert (found.total, found.swap) == (2 * GIB, whole.swap)
+    assert found.free == min(GIB, whole.free) and found.available == min(GIB + 384 * MIB, whole.available)
+    (directory / next(iter(files))).write_text("max\n" if place == "." else f"{(1 << 63) - 4096}\n")
+    assert counters.memory(tmp_path).total == whole.total, "a group without a limit"
+
+
+# --- the experiment and its report ------------------------------------------------------------------------------------
+
+
+def test_a_repetition_has_each_configuration_once_in_an_order_of_its_own() -> None:
+    parameters = experiment.MemoryParameters(lambda: Client("http://127.0.0.1:1", "x"), "n", ("", b""), "b-", repeat=9)
+    found = experiment.steps(parameters)
+    orders = [tuple(one.work.configuration for one in found if one.work.turn == turn) for turn in range(1, 10)]
+    assert all(sorted(one) == sorted(experiment.CONFIGURATIONS) for one in orders) and len(set(orders)) > 2
+    assert [one.id for one in found] == [one.id for one in experiment.steps(parameters)]
+
+
+def test_slivers_are_promised_memory_one_to_two() -> None:
+    for configuration in experiment.CONFIGURATIONS:
+        found = experiment.sizes(configuration, 2 * GIB)
+        low, high, hog = (found[name] for name in ("low", "high", "hog"))
+        assert high.guarantee == pytest.approx(2 * low.guarantee, rel=0.01) and hog.guarantee == 0
+        assert low.file < low.guarantee and high.file < high.guarantee, "it fits"
+        static = configuration == experiment.STATIC
+        assert [one.limit == one.guarantee for one in (low, high)] == [static, static]
+
+
+def step(turn: int, configuration: str, kept: tuple[float, float], back: int = 0, late: float = 0.0) -> dict[str, Any]:
+    """back: seconds after the pressure until the speed is that of before."""
+
+    def rates(part: float) -> list[float]:
+        long = SECONDS + SECONDS // 2
+        whole, pressed = SECONDS, 3 * SECONDS - SECONDS
+        return [1000.0] * whole + [1000.0 * part] * (pressed + back) + [1000.0] * (long * 4 - whole - pressed - back)
+
+    node = {"at": 100.0, "cpu": 0.1, **dict.fromkeys(("available", "free"), [MIB] * 4 * SECONDS)}
+    slivers = {
+        name: {
+            "guarantee": MIB,
+            "limit": MIB,
+            "file": MIB,
+            "at": 100.0 + late,
+            "each_second": rates(part)[: 4 * SECONDS],
+        }
+        for name, part in zip(("low", "high"), kept, strict=True)
+    }
+    hog = {"guarantee": 0, "limit": GIB, "file": GIB, "at": 100.0, "each_second": [5.0] * 2 * SECONDS}
+    node["taken"] = [7 * MIB] * 4 * SECONDS
+    return {
+        "turn": turn,
+        "configuration": configuration,
+        "memory": 2 * GIB,
+        "node": node,
+        "slivers": {**slivers, "hog": hog},
+    }
+
+
+def result(*steps: dict[str, Any]) -> Run:
+    found = {f"{one['turn']}/{one['configuration']}": {"data": one} for one in steps}
+    return Run(Path("run"), {"experiment": "memory", "parameters": {}}, found)
+
+
+def verdicts(kept: tuple[float, float], back: int = 0, turns: int = 5, late: float = 0.0) -> list[bool | None]:
+    steps = [step(turn, "controller", kept, back, late) for turn in range(1, turns + 1)]
+    return [one.reached for one in report.content(result(*steps)).aims]
+
+
+def test_the_verdicts_follow_from_what_was_measured() -> None:
+    assert verdicts((0.96, 0.97)) == [True, True, True, True]
+    assert verdicts((0.96, 0.93), back=1) == [False, False, True, True]
+    assert verdicts((0.9, 0.96), back=SECONDS) == [False, True, False, True]
+    assert verdicts((0.96, 0.97), turns=4) == [None] * 4, "too few repetitions"
+    assert [one.reached for one in report.content(result(step(1, "kernel", (1, 1)))).aims] == [None] * 4
+
+
+def test_a_load_that_began_later_is_moved() -> None:
+    (one,) = report.measured(result(step(1, "kernel", (0.5, 0.5), late=2.0)))
+    assert one.rates["low"][SECONDS + 1] == 1000 and one.rates["low"][SECONDS + 2] == 500
+    assert len(one.rates["low"]) == 4 * SECONDS
+
+
+def test_the_report_compares_the_configurations() -> None:
+    turns = range(1, 4)
+    steps = [
+        step(turn, name, kept) for turn in turns for name, kept in (("kernel", (0.5, 0.4)), ("controller", (1, 1)))
+    ]
+    content = report.content(result(*steps))
+    assert content.outcome == [
+        f"With {who}, the slivers that were promised memory 1 : 2 kept {kept} of their speed (3 repetitions)."
+        for who, kept in (("the kernel alone", "50.0 % and 40.0 %"), ("the memory controller", "100.0 % and 100.0 %"))
+    ]
+    assert [one.name for one in content.plots] == ["kernel", "controller", "kept"]
+    assert len(content.tables[0].rows) == 4 and len(content.data) == 6
+    with pytest.raises(ValueError, match="no repetition"):
+        report.content(result())
