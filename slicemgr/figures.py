@@ -3,7 +3,8 @@
 Two values describe a sliver's memory, both in bytes. charged: all memory charged to its control group, page cache
 included. working: the working set, which is that without the page cache that was not used lately. Two say what a sliver
 lost of it. reclaimed: bytes that the node took back (see policy/memory.py). reread: bytes that the sliver read again
-after the node or the kernel had taken them.
+after the node or the kernel had taken them. pressure: microseconds in which a program waited for memory (PSI, `some`);
+of slivers only with control groups of version 2, else 0.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 RAW, MINUTES, HOURS = 0, 300, 3600  # seconds of a resolution
 COUNTED = (
     *("net_in", "net_out", "net_in_packets", "net_out_packets"),
-    *("io_read", "io_written", "io_reads", "io_writes", "reclaimed", "reread"),
+    *("io_read", "io_written", "io_reads", "io_writes", "reclaimed", "reread", "pressure"),
 )
 
 

@@ -99,6 +99,7 @@ def _clamped(values: Values, span: int, most: Capacity) -> Values:
         **dict.fromkeys(_COUNTS, _MANY),
         "cpu": most.cpus * running,
         "cpu_peak": most.cpus,
+        "pressure": 1_000_000 * max(1, int(seconds)),
         "load": _MANY,
         "sample_seconds": span,
         "sample_cpu": span,

@@ -1,7 +1,8 @@
 """Turn counters into increments since the last reading, whatever was restarted in between. Pure.
 
 A counter belongs to a life: the domain's process for a sliver, the boot for a node. In a new life it started at zero.
-Within a life it only grows; a smaller value means that it was reset (such as a link that was created again).
+Within a life it only grows; a smaller value means that it was reset (such as a link that was created again). One that
+the last reading does not name is new in this version of the program, and counts from now on.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def since(before: Reading | None, now: Reading, age: float, began: float | None)
     """
     if before is not None and before.life == now.life:
         seconds = max(0.0, now.at - before.at)
-        return Increment(seconds, {name: _grown(before.counters.get(name), value) for name, value in _known(now)})
+        return Increment(
+            seconds, {name: _grown(before.counters.get(name, value), value) for name, value in _known(now)}
+        )
     if began is None:
         return Increment(0.0, {name: 0 for name, _ in _known(now)})
     return Increment(max(0.0, min(age, now.at - began)), dict(_known(now)))

@@ -159,7 +159,7 @@ class Sampler:
         fresh: dict[str, Reading],
     ) -> Row:
         state = counters.machine()
-        fresh[MACHINE] = Reading("boot", now, {"cpu": state.cpu})
+        fresh[MACHINE] = Reading("boot", now, {"cpu": state.cpu, "pressure": counters.pressure()})
         increment = since(self._kept.get(MACHINE), fresh[MACHINE], 0.0, None)
         types = [one.type for one in slivers if one.id in found]
         space = self._pool.space()
@@ -176,6 +176,7 @@ class Sampler:
             "cpu": increment.counts["cpu"],
             "cpu_peak": increment.counts["cpu"] / increment.seconds if increment.seconds else 0.0,
             **{name: sum(row[name] for row in rows) for name in COUNTED},
+            "pressure": int(increment.counts.get("pressure", 0)),
             **{one.value: types.count(one.value) for one in SliverType},
         }
 

@@ -752,7 +752,7 @@ samples = sa.Table(
     *(_amount("cpu"), _amount("cpu_peak")),
     *(_number(name, server_default="0") for name in ("net_in", "net_out", "net_in_packets", "net_out_packets")),
     *(_number(name, server_default="0") for name in ("io_read", "io_written", "io_reads", "io_writes")),
-    *(_number(name, server_default="0") for name in ("reclaimed", "reread")),
+    *(_number(name, server_default="0") for name in ("reclaimed", "reread", "pressure")),
     sqlite_with_rowid=False,
 )
 
@@ -769,7 +769,7 @@ node_samples = sa.Table(
     *(_amount("cpu"), _amount("cpu_peak"), _amount("load")),
     *(_number(name, server_default="0") for name in ("net_in", "net_out", "net_in_packets", "net_out_packets")),
     *(_number(name, server_default="0") for name in ("io_read", "io_written", "io_reads", "io_writes")),
-    *(_number(name, server_default="0") for name in ("reclaimed", "reread")),
+    *(_number(name, server_default="0") for name in ("reclaimed", "reread", "pressure")),
     *(_number("lxc", server_default="0"), _number("kvm", server_default="0")),
     *(_amount("sample_seconds"), _amount("sample_cpu")),
     sqlite_with_rowid=False,

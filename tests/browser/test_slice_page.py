@@ -84,7 +84,7 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     request_slice(rosa, node, "exp")
     command = ready(rosa, "exp")
     section(rosa, "usage")
-    for curve in ("memory", "cpu", "disk", "network", "reclaim"):
+    for curve in ("memory", "cpu", "disk", "network", "reclaim", "pressure"):
         eventually(lambda: len(node.rows(MEASURED)) > 2, "it is measured")
         rosa.reload()
         expect(rosa.locator(f"figure[data-curve={curve}] canvas")).to_be_visible()

@@ -69,7 +69,7 @@ def test_the_script_knows_the_attributes_and_the_columns() -> None:
 
 def test_each_curve_has_words_for_who_does_not_see_it() -> None:
     text = rendered("/x")
-    assert text.count('role="img"') == text.count("<figcaption>") == 5
+    assert text.count('role="img"') == text.count("<figcaption>") == 6
     assert "<caption" in text and 'role="status"' in text and "<noscript>" in text
 
 

@@ -38,6 +38,12 @@ def test_what_is_not_told_is_left_out() -> None:
     assert since(None, Reading("1", 1.0, {"io_read": None, "cpu": 1.0}), 1.0, 0.0).counts == {"cpu": 1.0}
 
 
+def test_a_counter_that_is_new_in_this_version_counts_from_now_on() -> None:
+    """One that the last reading named, and could not read, counts what was missed."""
+    before, now = Reading("1", 0.0, {"cpu": 1.0, "io_read": None}), Reading("1", 30.0, {"pressure": 500, "io_read": 7})
+    assert since(before, now, 0.0, 0.0).counts == {"pressure": 0, "io_read": 7}
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 1000), min_size=1, max_size=4)), min_size=1, max_size=10)
 )

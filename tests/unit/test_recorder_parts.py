@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ V2 = {
     "memory.events": "low 0\nhigh 5\nmax 9\noom 3\noom_kill 2\noom_group_kill 0\n",
     "pids.current": "7\n",
     "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+    "memory.pressure": "some avg10=0.00 avg60=0.12 avg300=0.00 total=4321\nfull avg10=0.00 total=7\n",
     "io.stat": "8:0 rbytes=100 wbytes=200 rios=3 wios=4 dbytes=0 dios=0\n254:0 rbytes=1 wbytes=0 rios=0 wios=0\n",
 }
 WANTED = Counts(10240, 9216, 6144, 512, 7, 2.5, 101, 200, 3, 4, 2, 3 * 4096)
@@ -93,9 +95,12 @@ def test_groups_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     place = written(tmp_path / scope / "libvirt", V2)
     monkeypatch.setattr(cgroup, "version", lambda: "v2")
     monkeypatch.setattr(cgroup, "group_of", lambda pid, controller: place)
-    assert Groups().read({SLIVER: 5}) == {SLIVER: WANTED}
+    wanted = replace(WANTED, pressure=4321)
+    assert Groups().read({SLIVER: 5}) == {SLIVER: wanted}
     (place / "pids.current").rename(place.parent / "pids.current")
-    assert Groups().read({SLIVER: 5}) == {SLIVER: WANTED}, "systemd's scope counts processes"
+    assert Groups().read({SLIVER: 5}) == {SLIVER: wanted}, "systemd's scope counts processes"
+    (place / "memory.pressure").unlink()
+    assert Groups().read({SLIVER: 5}) == {SLIVER: WANTED}, "a kernel that does not count it"
 
 
 def test_a_process_that_is_not_the_domain_is_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,6 +385,24 @@ def test_what_the_node_took_is_counted_in_the_life_of_the_sliver(service: Servic
         counted.append(sampler.sample(at, known, {}).slivers[0]["reclaimed"])
         sampler.keep()
     assert counted == [0, 0, 150, 0, 300]
+
+
+@pytest.mark.parametrize("text", ["some avg10=0.00 total=5000\n", "", "none"])
+def test_the_pressure_of_the_node_is_its_own(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Not the sum of the slivers', which may wait at the same time. A kernel without it has 0."""
+    file = tmp_path / "pressure"
+    file.write_text(text.replace("5000", "2000"))
+    reads = counters.pressure
+    monkeypatch.setattr(counters, "pressure", lambda path=file: reads(path))
+    sampler = Sampler(service.config, FakePool(), tmp_path / "memory.json", {})  # type: ignore[arg-type]
+    with service.store.read() as c:
+        known = samples.slivers(c, "node1")
+    sampler.sample(0, known, {})
+    sampler.keep()
+    file.write_text(text)
+    assert sampler.sample(1, known, {}).whole["pressure"] == (3000 if "total" in text else 0)
 
 
 def test_the_thread_records_until_it_is_stopped(service: Service) -> None:

@@ -12,10 +12,11 @@
     disk: { slivers: ["disk"], node: ["disk"], bound: "disk_total", limit: "disk", unit: "bytes" },
     network: { slivers: ["net_in", "net_out"], node: ["net_in", "net_out"], unit: "bits", factor: 8 },
     reclaim: { slivers: ["reclaimed", "reread"], node: ["reclaimed", "reread"], limit: null, unit: "rate" },
+    pressure: { slivers: ["pressure"], node: ["pressure"], limit: null, unit: "share", factor: 1e-6 },
     slivers: { slivers: [], node: ["lxc", "kvm"], limit: null, unit: "count" },
   };
   const WORDS = { lxc: "containers", kvm: "machines", memory: "memory", working: "working set", swap: "swap", cpu: "cores", disk: "disk", net_in: "in", net_out: "out",
-    reclaimed: "taken back", reread: "read again",
+    reclaimed: "taken back", reread: "read again", pressure: "waiting for memory",
     memory_total: "there is", disk_total: "there is" };
   const COLUMNS = [...new Set(Object.values(CURVES).flatMap((one) => [...one.slivers, ...one.node, one.bound]))].filter(Boolean);
   const OF_NODES = ["memory_total", "disk_total", "lxc", "kvm"]; // what slivers have no column for
@@ -31,6 +32,7 @@
     rate: (value) => scaled(value, 1024, ["B/s", "KiB/s", "MiB/s", "GiB/s"]),
     bits: (value) => scaled(value, 1000, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]),
     cores: (value) => (Math.abs(value) < 10 ? value.toFixed(2) : value.toFixed(1)),
+    share: (value) => `${(100 * value).toFixed(1)} %`,
     count: (value) => value.toFixed(Number.isInteger(value) ? 0 : 1),
   };
   const told = (unit, value) => (value === null || value === undefined ? "–" : FORMATS[unit](value));

@@ -11,6 +11,16 @@ def _speed(value: object) -> str:
     return f"{size(value)}/s" if isinstance(value, int | float) else "-"
 
 
+def _share(value: object) -> str:
+    """Microseconds a second."""
+    return f"{value / 10_000:.1f} %" if isinstance(value, int | float) else "-"
+
+
+def _waited(value: object) -> str:
+    """Microseconds."""
+    return f"{value / 1_000_000:.1f} s" if isinstance(value, int | float) else "-"
+
+
 def _cores(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, int | float) else "-"
 
@@ -56,6 +66,7 @@ TOP = Table(
         field("io_writes", number),
         field("reclaimed", _speed),
         field("reread", _speed),
+        field("pressure", _share),
         field("pids"),
         field("connections"),
         field("at", when),
@@ -84,6 +95,7 @@ USAGE = Table(
         field("io_writes"),
         field("reclaimed", size),
         field("reread", size),
+        field("pressure", _waited),
         field("seconds", _seconds),
         field("since"),
         field("until"),

@@ -46,6 +46,7 @@ _NODE = (
     ("network_transmit_bytes_per_second", "net_out", "Network rate from all slivers, between the last two samples."),
     ("memory_reclaimed_bytes_per_second", "reclaimed", "Memory that the node took back from slivers, likewise."),
     ("memory_reread_bytes_per_second", "reread", "Memory that slivers read again after it was taken, likewise."),
+    ("memory_pressure_microseconds_per_second", "pressure", "Time in which a program waited for memory, likewise."),
     ("sample_timestamp_seconds", "at", "Time of the last sample, in seconds since 1970."),
     ("sample_duration_seconds", "sample_seconds", "Duration of the last sampling."),
     ("sample_cpu_seconds", "sample_cpu", "CPU time of the last sampling."),
