@@ -26,6 +26,9 @@ from slicemgr.store.updates import utcnow
 KEPT = timedelta(days=1)
 LONGEST = 255  # characters of a key
 FIELD = "Idempotency-Key"
+_MINE = (t.answers.c.user == sa.bindparam("b_user"), t.answers.c.key == sa.bindparam("b_key"))
+# Made once: to make them takes longer than to execute them.
+_FIND, _DELETE = sa.select(t.answers).where(*_MINE), t.answers.delete().where(*_MINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +89,21 @@ def once(store: Store, asked: Asked, do: Callable[[], Answer]) -> Answer:
     a different request with a known key. An answer with status 400 or above is not stored, and undoes what `do` wrote.
     """
     check_key(asked.key)
-    a, now = t.answers.c, utcnow()
-    mine = sa.and_(a.user == asked.user, a.key == asked.key)
+    now, mine = utcnow(), {"b_user": asked.user, "b_key": asked.key}
     with wake.held(), store.whole() as c:
-        row = c.execute(sa.select(t.answers).where(mine, a.created_at > now - KEPT)).first()
-        if row is not None:
+        row = c.execute(_FIND, mine).first()
+        if row is not None and row.created_at > now - KEPT:
             return _repeated(asked, row.request, Answer(row.status, row.body, row.sealed))
         with c.begin_nested() as effect:
             answer = do()
             if answer.status >= 400:
                 effect.rollback()
                 return answer
-        c.execute(t.answers.delete().where(mine))
+        if row is not None:
+            c.execute(_DELETE, mine)
         body = asked.sealed(answer.body) if answer.secret else answer.body
         row_ = {"user": asked.user, "key": asked.key, "request": asked.digest, "status": answer.status, "body": body}
-        c.execute(t.answers.insert().values(**row_, sealed=answer.secret, created_at=now))
+        c.execute(t.answers.insert(), {**row_, "sealed": answer.secret, "created_at": now})
     return answer
 
 
