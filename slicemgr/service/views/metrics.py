@@ -30,6 +30,7 @@ from slicemgr.store.updates import utcnow
 _SOON = timedelta(days=1)
 _HOUR, _GIB = 3600, 1 << 30
 
+_MICROSECONDS = 1_000_000  # in a second
 # Of the last sample of a node: metric, column, help.
 _NODE = (
     ("memory_bytes", "memory", "Memory in use that cannot be reclaimed without swapping."),
@@ -46,7 +47,6 @@ _NODE = (
     ("network_transmit_bytes_per_second", "net_out", "Network rate from all slivers, between the last two samples."),
     ("memory_reclaimed_bytes_per_second", "reclaimed", "Memory that the node took back from slivers, likewise."),
     ("memory_reread_bytes_per_second", "reread", "Memory that slivers read again after it was taken, likewise."),
-    ("memory_pressure_microseconds_per_second", "pressure", "Time in which a program waited for memory, likewise."),
     ("sample_timestamp_seconds", "at", "Time of the last sample, in seconds since 1970."),
     ("sample_duration_seconds", "sample_seconds", "Duration of the last sampling."),
     ("sample_cpu_seconds", "sample_cpu", "CPU time of the last sampling."),
@@ -119,6 +119,9 @@ class Testbed(Collector):
         for metric, column, text in _NODE:
             values = {node: sample.at if column == "at" else value(sample, column) for node, sample in newest.items()}
             yield _by_node(metric, text, values)
+        waited = {node: value(sample, "pressure") for node, sample in newest.items()}
+        shares = {node: None if one is None else one / _MICROSECONDS for node, one in waited.items()}
+        yield _by_node("memory_pressure_ratio", "Part of the time in which a program waited for memory.", shares)
 
 
 def _counts(c: Connection) -> Iterator[Metric]:
