@@ -270,13 +270,14 @@ def meminfo() -> dict[str, int]:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes. total: that the node has. available: what programs could get without swapping, free or page cache. free:
-    the part of it that holds nothing. swap: free swap.
+    the part of it that holds nothing. swap, swap_total: free and all swap.
     """
 
     total: int
     available: int
     free: int
     swap: int = 0
+    swap_total: int = 0
 
 
 def memory(root: Path | None = None) -> Memory:
@@ -285,12 +286,12 @@ def memory(root: Path | None = None) -> Memory:
     root: the directory of that group; None: the group at which the hierarchy is mounted.
     """
     info = meminfo()
-    whole = Memory(info["MemTotal"], info["MemAvailable"], info["MemFree"], info["SwapFree"])
+    whole = Memory(info["MemTotal"], info["MemAvailable"], info["MemFree"], info["SwapFree"], info["SwapTotal"])
     limited = _of_group(root or Path("/sys/fs/cgroup"))
     if limited is None or limited.total >= whole.total:
         return whole
     available, free = min(whole.available, limited.available), min(whole.free, limited.free)
-    return Memory(limited.total, available, free, whole.swap)
+    return Memory(limited.total, available, free, whole.swap, whole.swap_total)
 
 
 def _of_group(root: Path) -> Memory | None:
@@ -312,15 +313,15 @@ def _of_group(root: Path) -> Memory | None:
 
 def machine() -> Machine:
     """The counters of the node. Used memory is what is not available without swapping."""
-    info, of_node = meminfo(), memory()
+    of_node = memory()
     # user, nice, system, irq, softirq and steal; guest time is part of user.
     ticks = [int(one) for one in next(_lines("/proc/stat"))[1:9]]
     load = Path("/proc/loadavg").read_text().split()
     return Machine(
         of_node.total - of_node.available,
         of_node.total,
-        info["SwapTotal"] - info["SwapFree"],
-        info["SwapTotal"],
+        of_node.swap_total - of_node.swap,
+        of_node.swap_total,
         (sum(ticks) - ticks[3] - ticks[4]) / _TICKS,
         float(load[0]),
         int(load[3].partition("/")[2]),
