@@ -10,8 +10,6 @@ Only page cache can be taken on a node without swap, so all slivers use page cac
 
 from __future__ import annotations
 
-import json
-import math
 import random
 import shlex
 import threading
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from slicemgr import loads, wire
-from slicemgr.bench.frame import cleanup, guard, slivers
+from slicemgr.bench.frame import cleanup, guard, load_hosts, slivers
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf
 from slicemgr.client import Client
 from slicemgr.client.nodes import MemoryRequest
@@ -247,12 +245,10 @@ class Memory:
         timeout = 4 * self._parameters.seconds + _SLACK
         try:
             said = command.run([*words, line], input=text, timeout=timeout).decode(errors="replace")
-            found = json.loads(said[-_LARGEST:].strip().splitlines()[-1])
         except command.CommandFailed as error:
             raise Failed(f"a load in a sliver failed: {error}", hint="the image needs python3") from error
-        except (ValueError, IndexError) as error:
-            raise Failed("a load in a sliver printed no result") from error
-        if not isinstance(found, dict) or "missing" in found:
+        found = load_hosts.result(said[-_LARGEST:], "a sliver")
+        if "missing" in found:
             raise Failed(f"a load in a sliver failed: {str(found)[:200]}")
         return found
 
@@ -261,14 +257,10 @@ class Memory:
         found = self._load(words, *arguments)
         at, rates = found.get("at"), found.get("each_second")
         if (
-            not _is_number(at)
+            not load_hosts.is_measure(at)
             or not isinstance(rates, list)
             or len(rates) != seconds
-            or not all(map(_is_number, rates))
+            or not all(map(load_hosts.is_measure, rates))
         ):
             raise Failed("a load in a sliver printed a result of another form")
         return {"at": at, "each_second": rates}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from slicemgr import loads, wire
 from slicemgr.bench.frame import cleanup as leave
@@ -269,7 +269,12 @@ class InPlaces:
 
 
 def checked(said: str, names: Sequence[str], where: str) -> Json:
-    """The result of a program of `loads`, which is the last line of its output. Raises Missing, Failed."""
+    """The numbers `names` in the result of a program of `loads`. Raises Missing, Failed."""
+    return numbers(result(said, where), names, where)
+
+
+def result(said: str, where: str) -> Json:
+    """The result of a program of `loads`, which is the last line of its output. Raises Failed."""
     lines = said.strip().splitlines()
     try:
         found = json.loads(lines[-1])
@@ -277,7 +282,12 @@ def checked(said: str, names: Sequence[str], where: str) -> Json:
             raise TypeError
     except (ValueError, IndexError, TypeError) as error:
         raise Failed(f"{where}: the measuring program printed no result") from error
-    return numbers(found, names, where)
+    return found
+
+
+def is_measure(value: object) -> TypeGuard[float]:
+    """Whether a value of a result is a number as programs measure it: finite, and not below 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def numbers(found: Json, names: Sequence[str], where: str) -> Json:
@@ -290,7 +300,7 @@ def numbers(found: Json, names: Sequence[str], where: str) -> Json:
     kept: Json = {}
     for name in names:
         value = found.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+        if not is_measure(value):
             raise Failed(f"{where}: {name} is {str(value)[:40]!r}, not a number")
         kept[name] = float(value)
     if isinstance(found.get("version"), str):

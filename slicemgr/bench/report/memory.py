@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from slicemgr.bench.experiments.memory import CONFIGURATIONS, CONTROLLER, HIGH, HOG, KERNEL, LOW, STATIC
@@ -38,10 +39,10 @@ class Measured:
     end: int
 
     def before(self, name: str) -> float:
-        return _mean(self.rates[name][1 : self.begin])
+        return fmean(self.rates[name][1 : self.begin])
 
     def pressed(self, name: str) -> float:
-        return _mean(self.rates[name][self.ramp : self.end])
+        return fmean(self.rates[name][self.ramp : self.end])
 
     def kept(self, name: str) -> float:
         """The part of the speed that was kept under pressure."""
@@ -51,7 +52,7 @@ class Measured:
         """Seconds after the pressure until the speed was back; None: not within the measurement."""
         rates, least = self.rates[name], _KEPT * self.before(name)
         for second in range(self.end, len(rates) - _SMOOTH + 1):
-            if _mean(rates[second : second + _SMOOTH]) >= least:
+            if fmean(rates[second : second + _SMOOTH]) >= least:
                 return float(second - self.end)
         return None
 
@@ -87,10 +88,6 @@ def _moved(rates: Sequence[float], late: float) -> Sequence[float]:
     return [rates[0]] * shift + list(rates[: len(rates) - shift]) if shift >= 0 else list(rates[-shift:])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def content(run: Run) -> Content:
     """The content of the report. Raises ValueError if nothing was measured yet."""
     found = measured(run)
@@ -124,7 +121,7 @@ def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
             back = None if None in backs else stats.mean_of_known(backs)
             own = some[0].data["slivers"][sliver]
             numbers = [_percent(value) for value in (kept.mean, kept.low, kept.high, kept.least)]
-            speeds = (_mean([one.before(sliver) for one in some]), _mean([one.pressed(sliver) for one in some]))
+            speeds = (fmean([one.before(sliver) for one in some]), fmean([one.pressed(sliver) for one in some]))
             rows.append(
                 [_NAMES[name], _TITLES[sliver], own["guarantee"] / (1 << 20), *speeds, *numbers, back, len(some)]
             )
@@ -152,9 +149,9 @@ def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
         free, available = (
             min(min(one.data["node"][what]) for one in some) / (1 << 20) for what in ("free", "available")
         )
-        hog = _mean([sum(one.data["slivers"][HOG]["each_second"]) for one in some]) / (1 << 20)
-        taken = _mean([one.taken for one in some]) / (1 << 20)
-        rows.append([_NAMES[name], taken, 100 * _mean([one.cost for one in some]), free, available, hog])
+        hog = fmean([sum(one.data["slivers"][HOG]["each_second"]) for one in some]) / (1 << 20)
+        taken = fmean([one.taken for one in some]) / (1 << 20)
+        rows.append([_NAMES[name], taken, 100 * fmean([one.cost for one in some]), free, available, hog])
     total = size(next(iter(by.values()))[0].data["memory"])
     return Table(
         "The node", columns, rows, f"It had {total} of memory. Taken, cost and read: means of the repetitions."
@@ -175,9 +172,7 @@ def _over_time(by: Mapping[str, Sequence[Measured]]) -> list[Plot]:
             seconds = [
                 stats.summary([each.rates[sliver][at] / each.before(sliver) for each in some]) for at in range(count)
             ]
-            low, high = [each.low for each in seconds], [each.high for each in seconds]
-            ends = (low, high) if all(each is not None for each in low) else ((), ())
-            series.append(Series(_TITLES[sliver], list(range(count)), [each.mean for each in seconds], *ends))
+            series.append(_series(sliver, seconds, list(range(count))))
         marks = [Mark(one.begin, "memory is taken"), Mark(one.end, "and given back")]
         found.append(
             Plot(
@@ -197,9 +192,7 @@ def _bars(by: Mapping[str, Sequence[Measured]]) -> Plot:
     bars = []
     for sliver in _PROMISED:
         kept = [stats.summary([one.kept(sliver) for one in some]) for some in by.values()]
-        low, high = [one.low for one in kept], [one.high for one in kept]
-        ends = (low, high) if all(one is not None for one in low) else ((), ())
-        bars.append(Series(_TITLES[sliver], (), [one.mean for one in kept], *ends))
+        bars.append(_series(sliver, kept))
     return Plot(
         "kept",
         "What slivers within their guarantees keep",
@@ -212,13 +205,20 @@ def _bars(by: Mapping[str, Sequence[Measured]]) -> Plot:
     )
 
 
+def _series(sliver: str, found: Sequence[stats.Summary], x: Sequence[float] = ()) -> Series:
+    """The means, with their intervals if all have one."""
+    low, high = [one.low for one in found], [one.high for one in found]
+    ends = (low, high) if all(one is not None for one in low) else ((), ())
+    return Series(_TITLES[sliver], x, [one.mean for one in found], *ends)
+
+
 # --- what it came to --------------------------------------------------------------------------------------------------
 
 
 def _outcome(by: Mapping[str, Sequence[Measured]]) -> list[str]:
     said = []
     for name, some in by.items():
-        parts = [f"{100 * _mean([one.kept(sliver) for one in some]):.1f} %" for sliver in _PROMISED]
+        parts = [f"{100 * fmean([one.kept(sliver) for one in some]):.1f} %" for sliver in _PROMISED]
         said.append(
             f"With {_NAMES[name]}, the slivers that were promised memory 1 : 2 kept {parts[0]} and {parts[1]} of their "
             f"speed ({counted(len(some), 'repetition')})."
@@ -241,12 +241,12 @@ def _aims(by: Mapping[str, Sequence[Measured]]) -> list[Aim]:
     )
     if not some:
         return [Aim(text, None, "not measured") for text in texts]
-    kept = {sliver: _mean([one.kept(sliver) for one in some]) for sliver in _PROMISED}
+    kept = {sliver: fmean([one.kept(sliver) for one in some]) for sliver in _PROMISED}
     gaps = [one.kept(HIGH) - one.kept(LOW) for one in some]
     backs = [one.back(sliver) for one in some for sliver in _PROMISED]
     known = [one for one in backs if one is not None]
     slowest = "not within the measurement" if len(known) < len(backs) else f"at most {max(known):.0f} s"
-    cost = _mean([one.cost for one in some])
+    cost = fmean([one.cost for one in some])
     return [
         aim(texts[0], min(kept.values()) >= _KEPT, " and ".join(f"{100 * one:.1f} %" for one in kept.values())),
         aim(texts[1], min(gaps) >= -_SAME, f"at least {100 * min(gaps):+.1f} %"),

@@ -8,7 +8,7 @@ import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
 from slicemgr.cli.bench.keys import new_key
-from slicemgr.cli.bench.options import memory_option, node_option, repeat_option
+from slicemgr.cli.bench.options import SEEDS, memory_option, node_option, repeat_option, seed_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,13 +61,7 @@ def _images(_context: click.Context, _param: click.Parameter, values: tuple[str,
     "--count", type=click.IntRange(1, 50), default=3, show_default=True, help="Starts of each guest in a repetition."
 )
 @click.option("--seconds", type=click.FloatRange(1, 600), default=5.0, show_default=True, help="Duration of each load.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**31 - 1),
-    default=1,
-    show_default=True,
-    help="Random seed for the order of the guests.",
-)
+@seed_option("the order of the guests", SEEDS)
 @memory_option("guest")
 @repeat_option(3)
 @node_option

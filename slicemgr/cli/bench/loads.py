@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
-from slicemgr.cli.bench.options import BOOTS, IMAGES, Command, images_option, node_option, repeat_option
+from slicemgr.cli.bench.options import (
+    BOOTS,
+    IMAGES,
+    SEEDS,
+    Command,
+    images_option,
+    node_option,
+    repeat_option,
+    seed_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,13 +63,7 @@ def _on(places: tuple[str, ...]) -> Callable[[Command], Command]:
 
 _OPTIONS = (
     node_option,
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**31 - 1),
-        default=1,
-        show_default=True,
-        help="Random seed for the data and the order of the places.",
-    ),
+    seed_option("the data and the order of the places", SEEDS),
     click.option(
         "--boot",
         type=BOOTS,

@@ -8,7 +8,7 @@ import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
 from slicemgr.cli.bench.keys import new_key
-from slicemgr.cli.bench.options import IMAGES, node_option, repeat_option
+from slicemgr.cli.bench.options import IMAGES, SEEDS, node_option, repeat_option, seed_option
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
@@ -43,13 +43,7 @@ _CONFIGURATIONS = ("kernel", "controller", "static")
     help="Part of the node's memory that a program takes.",
 )
 @click.option("--rate", default="256M", show_default=True, help="Bytes each second that the third sliver reads.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**31 - 1),
-    default=1,
-    show_default=True,
-    help="Random seed for the data and the order of the configurations.",
-)
+@seed_option("the data and the order of the configurations", SEEDS)
 @repeat_option(5)
 @node_option
 @frame_options

@@ -68,8 +68,11 @@ def repeat_option(default: int = 1) -> Callable[[Command], Command]:
     )
 
 
-def seed_option(use: str) -> Callable[[Command], Command]:
-    return click.option("--seed", type=int, default=1, show_default=True, help=f"Random seed for {use}.")
+SEEDS = click.IntRange(0, 2**31 - 1)  # for programs that take no others
+
+
+def seed_option(use: str, kind: type[int] | click.IntRange = int) -> Callable[[Command], Command]:
+    return click.option("--seed", type=kind, default=1, show_default=True, help=f"Random seed for {use}.")
 
 
 default_images_option = images_option(IMAGES, f"({', '.join('='.join(one) for one in IMAGES.items())}).")
