@@ -23,7 +23,7 @@ from slicemgr.model import OperationState
 from slicemgr.store import StoreError, pending
 
 # The functions that insert operations, and which of their arguments is the kind.
-_INSERTING = {("operations", "add"): 1, ("nodes", "request"): 3}
+_INSERTING = {"operations.add": 1, "nodes.request": 3, "_measurement": 1}
 
 
 def inserted_kinds() -> Iterator[str]:
@@ -32,8 +32,8 @@ def inserted_kinds() -> Iterator[str]:
         for path in folder.rglob("*.py"):
             for call in ast.walk(ast.parse(path.read_text())):
                 match call:
-                    case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=function), args=args):
-                        position = _INSERTING.get((module, function))
+                    case ast.Call(func=function, args=args):
+                        position = _INSERTING.get(ast.unparse(function))
                         if position is not None and isinstance(args[position], ast.Constant):
                             yield ast.literal_eval(args[position])
 

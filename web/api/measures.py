@@ -23,7 +23,7 @@ routes = Blueprint("measures", __name__, url_prefix="/api/v1/nodes/<name>", desc
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_io(name: str) -> Answer:
     """Create a root from an image, and read and write data there. `measured` has seconds, or the `missing` program."""
-    return _asked(name, "io", measurements.io(reading.body()))
+    return _measurement(name, "io", measurements.io(reading.body()))
 
 
 @routes.route("/sysbench", methods=["POST"])
@@ -33,7 +33,7 @@ def measure_io(name: str) -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_sysbench(name: str) -> Answer:
     """Run one sysbench test on the node. `measured` has its results, or the `missing` program."""
-    return _asked(name, "sysbench", measurements.sysbench(reading.body()))
+    return _measurement(name, "sysbench", measurements.sysbench(reading.body()))
 
 
 @routes.route("/memory", methods=["POST"])
@@ -43,8 +43,8 @@ def measure_sysbench(name: str) -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_memory(name: str) -> Answer:
     """Hold memory of the node for a while. `measured` has what was available, free and taken in each second."""
-    return _asked(name, "memory", measurements.memory(reading.body()))
+    return _measurement(name, "memory", measurements.memory(reading.body()))
 
 
-def _asked(name: str, kind: str, params: dict[str, Any]) -> Answer:
+def _measurement(name: str, kind: str, params: dict[str, Any]) -> Answer:
     return reading.asked(nodes.request(state().store, state().config, name, kind, principal(), params)), 202
