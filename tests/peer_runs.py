@@ -23,8 +23,12 @@ def made(
     repeat: int = 2,
     costs: dict[str, tuple[float, float, float, float]] | None = None,
     stopped: str = "",
+    work: float | None = 1.4,
 ) -> Run:
-    """Write a run. costs: of the measured systems. stopped: why plain LXC failed; "": it is not installed."""
+    """Write a run. costs: of the measured systems. stopped: why plain LXC failed; "": it is not installed.
+
+    work: processor time of a byte into a slice, as the ratio to the plain link; None: it was not measured.
+    """
     path.mkdir(parents=True)
     steps: dict[str, dict[str, Any]] = {
         "absent/lxd": {"data": {"system": "lxd", "missing": ["lxd"], "install": "apt-get install lxd (Debian 12)"}}
@@ -32,6 +36,9 @@ def made(
     for turn in range(1, repeat + 1):
         for key, cost in (COSTS if costs is None else costs).items():
             steps[f"{turn}/{key}"] = {"data": _turn(key, count, turn, *cost)}
+            if work is not None:
+                into = 0.3 * (work if key == "slicemgr" else 1.5)
+                steps[f"{turn}/{key}"]["data"]["work"] = {"plain": 0.3, "in": into, "out": 0.45}
     if stopped:
         steps["1/lxc"] = {"stopped": stopped, "data": {"system": "lxc", "version": "5.0.2"}}
     head = {"title": "a turn", "began": TIMES[0], "seconds": 60.0}

@@ -10,11 +10,12 @@ from peer_runs import COSTS, made
 
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import pages, plots
-from slicemgr.bench.report.content import Aim
+from slicemgr.bench.report.content import Aim, Content
 
 Golden = Callable[[str, str], None]
 SLOW = {**COSTS, "slicemgr": (0.3, 0.006, 4.9, 280.0)}
 LARGE = {**COSTS, "slicemgr": (0.08, 0.006, 8.0, 280.0)}
+PLAIN_LXC = {**COSTS, "lxc": (0.1, 0.05, 3.0, 250.0)}
 
 
 def _aim(run: Run) -> Aim:
@@ -50,6 +51,27 @@ def test_the_aim(tmp_path: Path) -> None:
 def test_where_a_run_cannot_tell(name: str, more: dict[str, object], says: str, tmp_path: Path) -> None:
     aim = _aim(made(tmp_path / name, **more))  # type: ignore[arg-type]
     assert aim.reached is None and says in aim.measured
+
+
+def test_the_rates_and_the_work_of_a_byte(tmp_path: Path) -> None:
+    def aims(content: Content) -> list[tuple[bool | None, str]]:
+        return [(one.reached, one.measured) for one in content.aims[1:]]
+
+    light, heavy = (
+        pages.content(made(tmp_path / name, costs=PLAIN_LXC, work=work))
+        for name, work in (("light", 1.4), ("heavy", 1.6))
+    )
+    assert aims(light) == [(True, "0.97 in, 0.90 out"), (True, "0.93 × in, 1.00 × out")]
+    assert aims(heavy)[1] == (False, "1.07 × in, 1.00 × out")
+    alone = pages.content(made(tmp_path / "alone"))
+    assert aims(alone)[1] == (None, "plain LXC was not measured")
+
+
+def test_a_run_of_a_version_that_did_not_measure_the_work_is_reported(tmp_path: Path) -> None:
+    content = pages.content(made(tmp_path / "run", costs=PLAIN_LXC, work=None))
+    assert content.aims[2].reached is None and content.aims[2].measured == "not measured"
+    assert [column.name for column in content.tables[0].columns][-1] == "of a byte out"
+    assert {row[-1] for row in content.tables[0].rows} == {None}
 
 
 def test_what_a_peer_does_better_is_said(tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ def test_a_dry_run_does_nothing(world: World, tmp_path: Path, capsys: pytest.Cap
     assert world.calls == [] and world.left == [] and not (tmp_path / "run").exists()
 
 
+def test_the_work_of_the_node_leaves_out_what_waits() -> None:
+    stat = "cpu  100 20 30 1000000 5000 1 2 7 300 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    assert peers.busy(stat) == 153 / os.sysconf("SC_CLK_TCK")
+
+
 # --- a whole run ------------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +130,7 @@ def test_a_run_from_nothing_to_a_report(testbed: PeerTestbed, world: World, tmp_
             assert data["n"] == data["reached"] == len(data["creates"]) == 3
             assert all(0 < one["made"] <= one["banner"] for one in data["creates"])
             assert data["rates"] == {"plain": 10e9, "in": 10e9, "out": 8e9}
+            assert data["work"].keys() == data["rates"].keys() and min(data["work"].values()) >= 0
     assert result.steps["1/docker"]["data"]["version"] == "dockerd 1.0 (fake)"
     assert result.steps["absent/incus"]["data"]["missing"] == ["incusd", "incus", "dnsmasq"]
     assert {one.body["ports"] for one in testbed.asked("POST /slices")} == {5}

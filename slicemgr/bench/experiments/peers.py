@@ -47,6 +47,8 @@ _IMPORT = 1200.0  # seconds that a peer may take to import the image
 _ABSENT = "absent"
 _UNPACKED = 3 << 29  # bytes of an image during its import into a peer, packed and unpacked
 _PLAIN_PORT = 5201
+_GIB = 1 << 30
+_STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ class Peers:
             data.update(memory=before[0] - after[0], disk=before[1] - after[1], charged=side.charged())
             data["reached"] = self._reached(made, progress)
             if parameters.seconds:
-                data["rates"] = self._rates(side, sandbox, made[-1], progress)
+                data["rates"], data["work"] = self._rates(side, sandbox, made[-1], progress)
             begun = time.monotonic()
             side.delete(made, progress)
             data["delete_seconds"] = time.monotonic() - begun
@@ -280,17 +282,18 @@ class Peers:
                 progress.inside("reach", done, len(made))
         return reached
 
-    def _rates(self, side: Side, sandbox: Sandbox, target: Target, progress: Progress) -> dict[str, float]:
-        """Bits per second of the plain link, into the container, and out of it."""
+    def _rates(
+        self, side: Side, sandbox: Sandbox, target: Target, progress: Progress
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Of the plain link, into the container, and out of it: bits per second, and seconds of processor per GiB."""
         plain = Route(sandbox.words([]), (), PEER_SIDE, _PLAIN_PORT)
         route = side.route(target)
-        found = {}
-        for done, (name, way, reverse) in enumerate(
-            (("plain", plain, False), ("in", route, False), ("out", route, True)), 1
-        ):
-            found[name] = rate(way, self._parameters.seconds, reverse=reverse)
-            progress.inside("throughput", done, 3)
-        return found
+        rates: dict[str, float] = {}
+        work: dict[str, float] = {}
+        for name, way, reverse in (("plain", plain, False), ("in", route, False), ("out", route, True)):
+            rates[name], work[name] = rate(way, self._parameters.seconds, reverse=reverse)
+            progress.inside("throughput", len(rates), 3)
+        return rates, work
 
 
 def refuse_elsewhere(client: Client, node: str) -> wire.Node:
@@ -320,18 +323,30 @@ def free_memory(meminfo: str) -> int:
     return sum(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
 
 
-def rate(route: Route, seconds: int, *, reverse: bool) -> float:
-    """Bits per second that arrived. Raises Failed with the error of iperf3."""
+def busy(stat: str) -> float:
+    """Seconds of work of all processors since the boot, from /proc/stat: neither idle nor waiting for disks."""
+    user, nice, system, _, _, *interrupts = (int(one) for one in stat.partition("\n")[0].split()[1:8])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+
+def rate(route: Route, seconds: int, *, reverse: bool) -> tuple[float, float]:
+    """Bits per second that arrived, and seconds of processor per GiB. Raises Failed with the error of iperf3.
+
+    The processor time is that of the whole node, because the kernel forwards packets in the name of any program.
+    """
     port, limit = str(route.port), seconds + _MARGIN
     server = [*route.server, *iperf.server_words(route.port)]
     client = [*route.client, "iperf3", "-c", route.address, "-p", port, "-t", str(seconds), "-i", "0", "-J"]
     client += ["-R"] if reverse else []
     reason = "no rate in its report"
     with tempfile.TemporaryFile() as output:
+        worked = 0.0
         try:
             with command.converse(server, timeout=2 * limit) as listening:
                 iperf.await_listening(listening)
+                before = busy(_STAT.read_text())
                 command.run(client, timeout=limit, stdout=output)
+                worked = busy(_STAT.read_text()) - before
         except command.CommandFailed as error:
             reason = str(error)
         output.seek(0)
@@ -339,7 +354,8 @@ def rate(route: Route, seconds: int, *, reverse: bool) -> float:
     found = iperf.figures(report, 0, seconds)
     if found is None:
         raise Failed(f"iperf3 to {route.address}, port {port}: {iperf.complaint(report) or reason}")
-    return float(found["arrived"])
+    arrived = float(found["arrived"])
+    return arrived, worked / max(1.0, arrived * seconds / 8) * _GIB
 
 
 def _reason(key: str, count: int, data: Json, error: SlicemgrError) -> str:

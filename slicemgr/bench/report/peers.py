@@ -43,9 +43,14 @@ FIGURES = (
     Figure("delete", "delete", "s"),
     Figure("in", "iperf3 in, of the plain link", "", better="more"),
     Figure("out", "iperf3 out, of the plain link", "", better="more"),
+    Figure("work_in", "processor time of a byte in, of the plain link", ""),
+    Figure("work_out", "processor time of a byte out, of the plain link", ""),
 )
 _BY_KEY = {one.key: one for one in FIGURES}
-_BESIDE = ("create", "banner", "memory", "disk", "delete", "in", "out")
+_BESIDE = ("create", "banner", "memory", "disk", "delete", "in", "out", "work_in", "work_out")
+_WAYS = ("in", "out")
+_CARRIED = 0.9  # of the rate of the plain link
+_NOISE = 1.05  # a ratio up to which two values count as equal
 
 
 @dataclass(slots=True)
@@ -84,7 +89,7 @@ def systems(run: Run) -> list[System]:
 
 
 def _values(data: dict[str, Any]) -> dict[str, list[float]]:
-    n, rates = data["n"], data.get("rates") or {}
+    n, rates, work = data["n"], data.get("rates") or {}, data.get("work") or {}
     found = {
         "create": [data["seconds"] / n],
         "banner": [one["banner"] for one in data["creates"]],
@@ -93,14 +98,15 @@ def _values(data: dict[str, Any]) -> dict[str, list[float]]:
         "disk": [data["disk"] / n],
         "delete": [data["delete_seconds"] / n],
     }
-    for way in ("in", "out"):
+    for way in _WAYS:
         found[way] = [rates[way] / rates["plain"]] if rates.get("plain") else []
+        found[f"work_{way}"] = [work[way] / work["plain"]] if work.get("plain") else []
     return found
 
 
 def _row(turn: str, label: str, data: dict[str, Any], values: dict[str, list[float]]) -> dict[str, Any]:
     """A row of data.csv, in seconds, bytes and bits per second; `_each` means per container."""
-    rates = data.get("rates") or {}
+    rates, work = data.get("rates") or {}, data.get("work") or {}
     return {
         "repetition": turn,
         "system": label,
@@ -114,7 +120,8 @@ def _row(turn: str, label: str, data: dict[str, Any], values: dict[str, list[flo
         "charged_each": values["charged"][0] if values["charged"] else None,
         "disk_each": data["disk"] / data["n"],
         "delete_all": data["delete_seconds"],
-        **{f"rate_{name}": rates.get(name) for name in ("plain", "in", "out")},
+        **{f"rate_{name}": rates.get(name) for name in ("plain", *_WAYS)},
+        **{f"processor_seconds_per_gib_{name}": work.get(name) for name in ("plain", *_WAYS)},
     }
 
 
@@ -137,7 +144,7 @@ def content(run: Run) -> Content:
         outcome=_outcome(ours, others, absent, ports),
         tables=tables,
         plots=[_bars(found, "create", "time of a create", "times"), _bars(found, "memory", "memory of each", "memory")],
-        aims=[_aim(ours, others, ports)],
+        aims=[_aim(ours, others, ports), _aim_of_rates(ours), _aim_of_work(ours, others)],
         metrics=_metrics(found),
         data=[row for one in found for row in one.rows],
     )
@@ -151,15 +158,19 @@ def _costs(found: Sequence[System]) -> Table:
     columns += [Column("banner, median", "s", 3), Column("banner, 95 %", "s", 3), Column("memory", "MiB each", 2)]
     columns += [Column("own groups", "MiB each", 2), Column("disk", "KiB each", 0), Column("delete", "s each", 3)]
     columns += [Column("iperf3 in", "of plain", 2), Column("iperf3 out", "of plain", 2)]
+    columns += [Column("processor time of a byte in", "of plain", 2), Column("of a byte out", "of plain", 2)]
     rows = []
     for one in found:
         banners = one.values["banner"]
         row: list[str | float | None] = [one.label, one.version, one.most, one.mean("create")]
         row += [stats.percentile(banners, 0.5), stats.percentile(banners, 0.95), _scaled(one, "memory")]
-        row += [_scaled(one, "charged"), _scaled(one, "disk"), one.mean("delete"), one.mean("in"), one.mean("out")]
+        row += [_scaled(one, "charged"), _scaled(one, "disk"), one.mean("delete")]
+        row += [one.mean(f"{figure}{way}") for figure in ("", "work_") for way in _WAYS]
         rows.append(row)
     note = f"{_FAIR} Create: the time until the last of all answered, by their number. "
-    note += "Memory: the decrease of the node's available memory."
+    note += "Memory: the decrease of the node's available memory. Processor time of a byte: of all programs and the "
+    note += "kernel on all cores while iperf3 runs between the container and a client behind one link, by the bytes "
+    note += "that arrived, as the ratio to that of the link alone."
     return Table("What a container costs", columns, rows, note)
 
 
@@ -288,7 +299,7 @@ def _ahead(one: System, ours: System) -> list[str]:
     names = []
     for key in _BESIDE:
         found = ratio(one, ours, key)
-        if found is not None and (found < 0.95 if _BY_KEY[key].better == "less" else found > 1.05):
+        if found is not None and (found < 1 / _NOISE if _BY_KEY[key].better == "less" else found > _NOISE):
             names.append(_BY_KEY[key].name)
     return names
 
@@ -308,6 +319,25 @@ def _aim(ours: System | None, others: Sequence[System], ports: int) -> Aim:
     measured += f", {ports} ports"
     enough = ours.most >= _AIM and docker.most >= _AIM_DOCKER and ports >= _AIM_PORTS
     return Aim(text, (time < _TIME and memory < _MEMORY) if enough else None, measured)
+
+
+def _aim_of_rates(ours: System | None) -> Aim:
+    text = f"a slice carries at least {100 * _CARRIED:.0f} % of the plain link's rate, in and out"
+    shares = [one for way in _WAYS if ours is not None and (one := ours.mean(way)) is not None]
+    if len(shares) < len(_WAYS):
+        return Aim(text, None, "not measured")
+    return Aim(text, min(shares) >= _CARRIED, f"{shares[0]:.2f} in, {shares[1]:.2f} out")
+
+
+def _aim_of_work(ours: System | None, others: Sequence[System]) -> Aim:
+    text = f"a byte takes no more processor time than by plain LXC's bridge (up to {_NOISE} × is noise), same run"
+    plain = next((one for one in others if one.key == "lxc"), None)
+    if ours is None or plain is None:
+        return Aim(text, None, "plain LXC was not measured" if plain is None else "slicemgr was not measured")
+    found = [one for way in _WAYS if (one := ratio(ours, plain, f"work_{way}")) is not None]
+    if len(found) < len(_WAYS):
+        return Aim(text, None, "not measured")
+    return Aim(text, max(found) <= _NOISE, f"{found[0]:.2f} × in, {found[1]:.2f} × out")
 
 
 def _metrics(found: Sequence[System]) -> list[Metric]:
