@@ -40,6 +40,7 @@ def examine(
         lambda: programs.proc_view(ProcView(config.node.run_dir)),
         kernel.cgroups,
         kernel.memory_of_sockets,
+        lambda: kernel.memory_guarantees(config),
         lambda: kernel.capture_rings(config),
         network.fragments,
         lambda: storage.pool(pool),

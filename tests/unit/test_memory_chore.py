@@ -12,7 +12,7 @@ from bare_service import Service
 
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.config import MemoryConfig
-from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
@@ -78,6 +78,40 @@ def test_a_full_node_is_read_only_if_something_is_guaranteed(
     assert any(controller.reads(now / 4) for now in range(20, 60))
     monkeypatch.setattr(cgroup, "version", lambda: "v2")
     assert not any(controller.reads(now / 4) for now in range(60, 80)), "there the kernel spares it"
+
+
+def test_the_kernel_is_told_of_guarantees_until_there_are_none(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first also of none: an earlier agent may have told it. Kernels of v1 know no guarantees."""
+    told: list[dict[str, int]] = []
+    monkeypatch.setattr(cgroup, "version", lambda: "v1")
+    monkeypatch.setattr(counters, "running", lambda: {"exp-0": 7})
+    monkeypatch.setattr(memory_groups, "group", lambda pid: Path(f"/{pid}"))
+    monkeypatch.setattr(memory_groups, "protect", lambda wanted: told.append({str(k): v for k, v in wanted.items()}))
+
+    def guarantee(bytes_: int) -> None:
+        with controller.store.write() as c:
+            c.execute(t.slivers.update().values(id="exp-0", memory_guarantee=bytes_, node=controller.config.node.name))
+
+    controller.service.create("exp")
+    guarantee(5)
+    controller.step(0.0)
+    assert told == []
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    for now in range(1, 13):
+        controller.step(float(now))
+    assert told == [{"/7": 5}, {"/7": 5}], "every few seconds, since others write these values"
+    guarantee(0)
+    for now in range(20, 40):
+        controller.step(float(now))
+    assert told[2:] == [{"/7": 0}], "once is enough, then nothing is guaranteed"
+    guarantee(5)
+    controller.step(50.0)
+    controller.mode = "off"
+    for now in range(60, 80):
+        controller.step(float(now))
+    assert told[3:] == [{"/7": 5}, {"/7": 0}]
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])

@@ -2,7 +2,8 @@
 
 With `memory.controller = "observe"`, it only reports what it would take. Nothing that it does outlasts it: v2 takes
 memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. Memory
-of virtual machines is not taken. On v2 the kernel spares guarantees (`memory.low`), so no memory need be kept free.
+of virtual machines is not taken. On v2 the kernel spares what is guaranteed (`memory.low`), so no memory need be kept
+free.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 _INTERVAL = 0.25  # seconds
 _WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
 _RECENT = 5.0  # seconds: from an older measurement, it is not known how fast memory is used
-_LOOK = 5.0  # seconds between two looks whether anything is guaranteed, while little is free
+_LOOK = 5.0  # seconds between two looks whether anything is guaranteed
 _TOLD = 1 << 20  # bytes from which the users of a slice learn what the node took of it
 _BETWEEN = 3600.0  # seconds between two events about the same slice
 _COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
@@ -76,6 +77,9 @@ class MemoryController:
     _measured: tuple[int, float, int] = (0, -math.inf, 0)  # free memory, when, and what was taken until then
     _promised: bool = False  # whether anything is guaranteed
     _asked_at: float = -math.inf  # when that was last looked up
+    _reduced: Mapping[str, int] = field(default_factory=dict)  # what is left of guarantees that the node does not have
+    _protects: bool = True  # whether the kernel may spare a guarantee (v2), at first for an earlier agent
+    _protected_at: float = -math.inf
 
     def __post_init__(self) -> None:
         self.mode = self.mode or self.config.memory.controller
@@ -94,6 +98,9 @@ class MemoryController:
 
     def step(self, now: float) -> Targets | None:
         """One step; None while no groups are read, or on hold. now: of a monotonic clock. Raises OSError."""
+        if cgroup.version() == "v2" and now - self._protected_at > _LOOK:
+            self._protected_at = now
+            self._protect()
         if self.mode == "off":
             self._state, self._last = State(), None
             return None
@@ -117,6 +124,7 @@ class MemoryController:
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
+        self._reduced = targets.guarantees if self.mode == "on" and self._state.short else {}
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
         self._tell(before, targets, taken, available, groups, now)
@@ -146,6 +154,24 @@ class MemoryController:
             with self.store.read() as c:
                 self._promised = memory_promises.any_of_node(c, self.config.node.name)
         return not self._promised
+
+    def _protect(self) -> None:
+        """Have the kernel spare guarantees (v2). This is repeated, since systemd writes its own values at a reload."""
+        node = self.config.node.name
+        with self.store.read() as c:
+            if incarnation.held(c) is not None:
+                return
+            guaranteed = self.mode != "off" and memory_promises.any_of_node(c, node)
+            if not guaranteed and not self._protects:
+                return
+            promises = memory_promises.of_node(c, node)
+        running, wanted = counters.running(), {}
+        for one in promises:
+            directory = self._directory(one.id, running[one.id]) if one.id in running else None
+            if directory is not None:
+                wanted[directory] = min(one.guarantee, self._reduced.get(one.id, one.guarantee)) if guaranteed else 0
+        memory_groups.protect(wanted)
+        self._protects = guaranteed
 
     def _groups(self, *, swap: bool) -> dict[str, _Group] | None:
         """What runs here, by sliver; None during the hold after a restore, whose rows are older than the slivers."""

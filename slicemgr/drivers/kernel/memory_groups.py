@@ -1,14 +1,14 @@
-"""What slivers hold of the node's memory by their groups, and how to take it. cgroup v1 and v2. Bytes.
+"""What slivers hold of the node's memory by their groups, how to take it, and how to spare it. cgroup v1 and v2. Bytes.
 
 v2 takes memory by a write to `memory.reclaim`, which changes no limit. On v1 only a lowered limit takes it, so
-`sliver-reclaim` lowers it and sets it again, also if the agent is killed meanwhile.
+`sliver-reclaim` lowers it and sets it again, also if the agent is killed meanwhile. v2 alone can spare memory.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,14 @@ from slicemgr.config import PACKAGE
 from slicemgr.drivers import command
 from slicemgr.drivers.command import CommandFailed
 from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel.cgroup import MOUNT
 from slicemgr.drivers.kernel.counters import read_file, reread, value_in
 from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
+_SPARED = "memory.low"
+_PAGE = 4096
+_ALL = 1 << 62  # bytes, more than any machine has
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
 
@@ -75,6 +79,46 @@ def limit(group: Path) -> int | None:
     return None
 
 
+def protect(wanted: Mapping[Path, int]) -> None:
+    """Have the kernel spare so many bytes of each group when memory is short (v2). Raises OSError.
+
+    The kernel spares of a group at most what it spares of the group above, so each of those gets the sum of the groups
+    directly below it, including those of other programs. A group that has just ended is left out.
+    """
+    above = {parent for group in wanted for parent in group.parents if MOUNT in parent.parents}
+    for group, bytes_ in wanted.items():
+        with _unless_ended():
+            _spare(group, bytes_)
+    for group in sorted(above, key=lambda one: -len(one.parts)):
+        with _unless_ended():
+            _spare(group, sum(_spared(one) for one in group.iterdir() if one.is_dir()))
+
+
+def _spare(group: Path, bytes_: int) -> None:
+    """Write another value only: at each write the kernel computes the protection of all groups again."""
+    bytes_ = min(bytes_ // _PAGE * _PAGE, _ALL)
+    if _spared(group) != bytes_:
+        (group / _SPARED).write_text(str(bytes_))
+
+
+def _spared(group: Path) -> int:
+    """The bytes of a group that the kernel spares; 0 if it has just ended."""
+    with suppress(OSError):
+        text = read_file(group / _SPARED).strip()
+        return _ALL if text == b"max" else int(text)
+    return 0
+
+
+@contextmanager
+def _unless_ended() -> Iterator[None]:
+    """Leave out a group that has just ended."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+
+
 def take(wanted: Mapping[str, Take]) -> dict[str, int]:
     """Take memory from groups, by the names of slivers; the bytes that the kernel took. Raises Failed or OSError."""
     if not wanted:
@@ -90,14 +134,11 @@ def restore(group: Path, limit: int) -> None:
 def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
     taken = {}
     for name, one in wanted.items():
-        try:
+        with _unless_ended():
             before = int(read_file(one.group / "memory.current"))
             with suppress(BlockingIOError):  # less than asked was taken
                 (one.group / "memory.reclaim").write_text(str(one.bytes))
             taken[name] = max(0, before - int(read_file(one.group / "memory.current")))
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # not a group that has just ended
-                raise
     return taken
 
 

@@ -1,0 +1,87 @@
+"""The kernel is told what is guaranteed to groups, and to the groups above them (v2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slicemgr.agent.checks.kernel import guarantees
+from slicemgr.drivers.kernel import memory_groups
+
+MIB = 1 << 20
+MOUNTS = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid{} 0 0\n"
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(memory_groups, "MOUNT", tmp_path)
+    return tmp_path
+
+
+def made(mount: Path, name: str, spared: str = "0") -> Path:
+    """The group of a sliver as systemd and libvirt make it, with the groups above it."""
+    group = mount / "machine.slice" / f"{name}.scope" / "libvirt"
+    group.mkdir(parents=True)
+    for one in (group, *group.parents):
+        if one == mount:
+            break
+        (one / "memory.low").write_text("0\n")
+    (group / "memory.low").write_text(f"{spared}\n")
+    return group
+
+
+def low(group: Path) -> str:
+    return (group / "memory.low").read_text().strip()
+
+
+def test_the_groups_above_get_the_sum(mount: Path) -> None:
+    one, two = made(mount, "one"), made(mount, "two", spared=str(9 * MIB))
+    memory_groups.protect({one: 100 * MIB, two: 50 * MIB + 5})
+    assert [low(one), low(two)] == [str(100 * MIB), str(50 * MIB)], "whole pages"
+    assert [low(one.parent), low(two.parent)] == [str(100 * MIB), str(50 * MIB)]
+    assert low(mount / "machine.slice") == str(150 * MIB)
+    assert not (mount / "memory.low").exists(), "the kernel's root group has none"
+
+
+def test_what_others_are_spared_is_added(mount: Path) -> None:
+    one, other = made(mount, "one"), made(mount, "other")
+    (other.parent / "memory.low").write_text("max\n")
+    memory_groups.protect({one: MIB})
+    assert low(other.parent) == "max", "it belongs to others"
+    assert int(low(mount / "machine.slice")) >= 1 << 60
+    (other.parent / "memory.low").write_text(f"{3 * MIB}\n")
+    memory_groups.protect({one: MIB})
+    assert low(mount / "machine.slice") == str(4 * MIB)
+
+
+def test_a_value_that_is_right_is_not_written_again(mount: Path) -> None:
+    one = made(mount, "one")
+    memory_groups.protect({one: MIB})
+    before = [(path / "memory.low").stat().st_mtime_ns for path in (one, one.parent, one.parent.parent)]
+    memory_groups.protect({one: MIB})
+    assert [(path / "memory.low").stat().st_mtime_ns for path in (one, one.parent, one.parent.parent)] == before
+    memory_groups.protect({one: 0})
+    assert [low(one), low(one.parent), low(one.parent.parent)] == ["0", "0", "0"]
+
+
+def test_a_group_that_has_ended_is_left_out(mount: Path) -> None:
+    one = made(mount, "one")
+    memory_groups.protect({mount / "machine.slice" / "gone.scope" / "libvirt": MIB, one: MIB})
+    assert low(mount / "machine.slice") == str(MIB)
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "controller", "ok"),
+    [
+        ("v1", "", "on", True),
+        ("v1", "", "observe", None),
+        ("v2", ",nsdelegate,memory_recursiveprot", "observe", True),
+        ("v2", ",nsdelegate", "on", None),
+        ("v2", ",memory_recursiveprot", "off", None),
+    ],
+)
+def test_doctor_says_who_keeps_guarantees(version: str, options: str, controller: str, ok: bool | None) -> None:
+    check = guarantees(version, MOUNTS.format(options), controller)
+    assert check.ok is ok
+    assert bool(check.remedy) == (ok is not True)
