@@ -1,7 +1,11 @@
-"""With cgroup v2 the kernel spares what is guaranteed to a sliver; without the guarantee, it takes the same memory."""
+"""With cgroup v2 the kernel spares what is guaranteed to a sliver; without the guarantee, it takes the same memory.
+
+And with swap, the node takes memory of programs, too, although a sliver cannot use swap by itself.
+"""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +15,9 @@ import pytest
 from test_units import MIB, SCOPES, init_of, systemctl
 from testbed import Node, eventually
 
-from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel import cgroup, memory_groups
 from slicemgr.drivers.kernel.counters import meminfo, value_in
+from slicemgr.drivers.kernel.memory_groups import Take
 
 GUARANTEE = 320 * MIB
 FILE = 256 * MIB
@@ -20,6 +25,17 @@ LEFT = 160 * MIB  # what the program of the host leaves of the memory that is av
 CACHE = (
     f"test -e cache || dd if=/dev/zero of=cache bs=1M count={FILE // MIB} status=none && sync && cat cache >/dev/null"
 )
+SWAP = Path("/var/tmp/swap")
+HELD, TAKEN = 128 * MIB, 64 * MIB  # by a program of a sliver, and by the node of that
+HOLDS = f"""
+import os, time
+x = bytearray(os.urandom({MIB})) * {HELD // MIB}
+while not os.path.exists("go"):
+    time.sleep(0.5)
+open("sum", "w").write(str(len(x[::4096])))
+time.sleep(600)
+"""
+BOMB = "echo 1000 >/proc/self/oom_score_adj; exec python3 -c 'x = bytearray(400 << 20)'"
 HOLD = "import sys; x = bytearray(int(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 
 
@@ -82,7 +98,45 @@ def test_what_is_guaranteed_stays_and_without_a_guarantee_it_goes(two: Node) -> 
     is_told(two, GUARANTEE)
     guarded = kept(two)
     two.ok("resize", "kept", "--memory-guarantee", "0")
-    is_told(two, 0)
-    control = kept(two)
+    try:
+        is_told(two, 0)
+        control = kept(two)
+    finally:
+        two.ok("resize", "kept", "--memory-guarantee", str(GUARANTEE))
     assert guarded["kept"] > 0.95 and guarded["idle"] < 0.7, (guarded, control)
     assert control["kept"] < 0.7, (guarded, control)
+
+
+@pytest.fixture
+def swap() -> Iterator[None]:
+    """The host with swap."""
+    try:
+        for words in ("fallocate -l 512M", "chmod 600", "mkswap", "swapon"):
+            subprocess.run([*words.split(), str(SWAP)], check=True, capture_output=True)
+        yield
+    finally:
+        subprocess.run(["swapoff", SWAP], check=False)
+        SWAP.unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("swap")
+def test_memory_of_programs_is_moved_to_swap_by_the_node_alone(two: Node) -> None:
+    two.ok("resize", "idle", "--memory", "192M")
+    own = group(two, "idle")
+
+    def number(name: str) -> int:
+        return int((own / f"memory.{name}").read_text())
+
+    two.inside("idle", f"rm -f cache; nohup python3 -c {shlex.quote(HOLDS)} >/dev/null 2>&1 </dev/null &")
+    eventually(lambda: number("current") > HELD, "the program has its memory", 60)
+    two.ssh("idle", BOMB)
+    assert (number("swap.max"), number("swap.current")) == (0, 0), "it has passed its limit by swap"
+    takeable = [held.takeable for swap in (False, True) if (held := memory_groups.held(own, "v2", swap=swap))]
+    assert takeable[1] - takeable[0] > HELD
+    taken = memory_groups.take({"idle": Take(own, TAKEN, 192 * MIB)})["idle"]
+    assert taken > TAKEN * 0.8
+    assert TAKEN // 2 < number("swap.current") <= number("swap.max") <= TAKEN
+    two.inside("idle", "touch go")
+    eventually(lambda: two.inside("idle", "cat sum || true") == str(HELD // 4096), "it reads its memory again", 60)
+    two.ssh("idle", BOMB)
+    assert number("swap.current") <= number("swap.max") <= TAKEN

@@ -122,8 +122,13 @@ def test_a_repetition_has_each_configuration_once_in_an_order_of_its_own() -> No
     parameters = experiment.MemoryParameters(lambda: Client("http://127.0.0.1:1", "x"), "n", ("", b""), "b-", repeat=9)
     found = experiment.steps(parameters)
     orders = [tuple(one.work.configuration for one in found if one.work.turn == turn) for turn in range(1, 10)]
-    assert all(sorted(one) == sorted(experiment.CONFIGURATIONS) for one in orders) and len(set(orders)) > 2
+    assert all(sorted(one) == sorted(experiment.configurations("v1")) for one in orders) and len(set(orders)) > 2
     assert [one.id for one in found] == [one.id for one in experiment.steps(parameters)]
+
+
+def test_a_kernel_of_v1_is_not_measured_with_guarantees_that_it_does_not_know() -> None:
+    assert set(experiment.CONFIGURATIONS) - set(experiment.configurations("v1")) == {experiment.GUARANTEE}
+    assert set(experiment.configurations("v2")) == set(experiment.CONFIGURATIONS)
 
 
 def test_slivers_are_promised_memory_one_to_two() -> None:

@@ -2,8 +2,9 @@
 
 Two slivers that were promised memory 1 : 2 read pages of a file each that fits into their guarantee. Then a program on
 the node takes a part of its memory, and a third sliver, which was promised nothing, reads ever new pages. The same is
-done while only the kernel decides what is taken from whom, with the memory controller, and with a static partition, in
-which each sliver is limited to its share. A repetition has each once, in an order that is derived from the seed.
+done while only the kernel decides what is taken from whom, while it knows the guarantees (v2), with the memory
+controller, and with a static partition, in which each sliver is limited to its share. A repetition has each once, in an
+order that is derived from the seed.
 
 Only page cache can be taken on a node without swap, so all slivers use page cache.
 """
@@ -30,8 +31,8 @@ from slicemgr.errors import Code, Failed, Refused
 from slicemgr.human import size as human_size
 
 NAME = "memory"
-KERNEL, CONTROLLER, STATIC = "kernel", "controller", "static"
-CONFIGURATIONS = {KERNEL: "off", CONTROLLER: "on", STATIC: "off"}  # what the node's controller does
+KERNEL, GUARANTEE, CONTROLLER, STATIC = "kernel", "guarantee", "controller", "static"
+CONFIGURATIONS = {KERNEL: "off", GUARANTEE: "observe", CONTROLLER: "on", STATIC: "off"}  # what the controller does
 LOW, HIGH, HOG = "low", "high", "hog"
 _PROMISED = {LOW: 0.10, HIGH: 0.20}  # of the node's memory
 _WEIGHTS = {LOW: 100, HIGH: 200, HOG: 100}
@@ -56,7 +57,7 @@ class MemoryParameters:
     node: str
     key: tuple[str, bytes]
     prefix: str
-    configurations: tuple[str, ...] = tuple(CONFIGURATIONS)
+    configurations: tuple[str, ...] = (KERNEL, CONTROLLER, STATIC)
     image: str = "debian-12"
     seconds: int = 15
     pressure: int = 40
@@ -98,6 +99,11 @@ def steps(parameters: MemoryParameters) -> list[StepOf[Run]]:
             lasts = 4.0 * parameters.seconds + 15.0
             found.append(StepOf(f"{turn}/{one}", f"{one}{about}", Run(turn, one), lasts, str(turn)))
     return found
+
+
+def configurations(cgroup: object) -> tuple[str, ...]:
+    """Those that differ on a node. cgroup: the version of its control groups. A kernel of v1 knows no guarantees."""
+    return tuple(one for one in CONFIGURATIONS if one != GUARANTEE or cgroup == "v2")
 
 
 def sizes(configuration: str, memory: int) -> dict[str, Size]:

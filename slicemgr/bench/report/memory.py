@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from slicemgr.bench.experiments.memory import CONFIGURATIONS, CONTROLLER, HIGH, HOG, KERNEL, LOW, STATIC
+from slicemgr.bench.experiments.memory import (
+    CONFIGURATIONS,
+    CONTROLLER,
+    GUARANTEE,
+    HIGH,
+    HOG,
+    KERNEL,
+    LOW,
+    STATIC,
+)
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import not_measured, stats
 from slicemgr.bench.report.content import Aim, Axis, Column, Content, Mark, Metric, Plot, Series, Table, Value
@@ -20,7 +29,12 @@ _COST = 0.01  # of a core that the controller may use, with up to 200 slivers
 _FEW = 5  # repetitions below which no aim is decided
 _SMOOTH = 3  # seconds: a speed is back if their mean is
 _PROMISED = (LOW, HIGH)
-_NAMES = {KERNEL: "the kernel alone", CONTROLLER: "the memory controller", STATIC: "a static partition"}
+_NAMES = {
+    KERNEL: "the kernel alone",
+    GUARANTEE: "the kernel with guarantees",
+    CONTROLLER: "the memory controller",
+    STATIC: "a static partition",
+}
 _TITLES = {LOW: "promised 1", HIGH: "promised 2", HOG: "promised nothing"}
 
 

@@ -13,7 +13,7 @@ from slicemgr.cli.bench.options import IMAGES, SEEDS, node_option, repeat_option
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
 
-_CONFIGURATIONS = ("kernel", "controller", "static")
+_CONFIGURATIONS = ("kernel", "guarantee", "controller", "static")
 
 
 @click.command()
@@ -22,9 +22,8 @@ _CONFIGURATIONS = ("kernel", "controller", "static")
     "configurations",
     type=click.Choice(_CONFIGURATIONS),
     multiple=True,
-    default=_CONFIGURATIONS,
     metavar="NAME",
-    help=f"Can be repeated ({', '.join(_CONFIGURATIONS)})  [default: all].",
+    help=f"Can be repeated ({', '.join(_CONFIGURATIONS)})  [default: all that differ on the node].",
 )
 @click.option("--image", default=IMAGES["lxc"], show_default=True, help="Image of all slivers; it needs python3.")
 @click.option(
@@ -52,10 +51,10 @@ def memory(configurations: tuple[str, ...], name: str | None, frame: Frame, **ho
 
     Two containers that were promised 10 and 20 percent of the node's memory read files that fit into that. Then a
     program takes memory on the node, and a third container, which was promised nothing, fills the page cache.
-    `kernel`: only the kernel decides what is taken from whom. `controller`: the memory controller works
-    (`memory.controller = "on"`). `static`: each container is limited to its share. The node must have at most 16 GiB
-    of memory, or run in a group with such a limit. Run it while nothing else uses the node: other slivers lose memory,
-    too.
+    `kernel`: only the kernel decides what is taken from whom. `guarantee`: it knows what is guaranteed, which takes
+    control groups of version 2. `controller`: the memory controller works (`memory.controller = "on"`). `static`:
+    each container is limited to its share. The node must have at most 16 GiB of memory, or run in a group with such
+    a limit. Run it while nothing else uses the node: other slivers lose memory, too.
     """
     from slicemgr.bench.experiments import memory as experiment
     from slicemgr.cli.commands.node import the_node
@@ -68,6 +67,7 @@ def memory(configurations: tuple[str, ...], name: str | None, frame: Frame, **ho
     with Client.local() as client:
         node = name or the_node(client)
         key, chosen = new_key(), tuple(dict.fromkeys(configurations))
+        chosen = chosen or experiment.configurations(client.nodes.get(node)["facts"].get("cgroup"))
 
         def parameters(prefix: str) -> experiment.MemoryParameters:
             return experiment.MemoryParameters(Client.local, node, key, prefix, chosen, **how)

@@ -1,6 +1,6 @@
 """What slivers hold of the node's memory by their groups, how to take it, and how to spare it. cgroup v1 and v2. Bytes.
 
-v2 takes memory by a write to `memory.reclaim`, which changes no limit. On v1 only a lowered limit takes it, so
+v2 takes memory by a write to `memory.reclaim`, which needs no lower limit. On v1 only a lowered limit takes it, so
 `sliver-reclaim` lowers it and sets it again, also if the agent is killed meanwhile. v2 alone can spare memory.
 """
 
@@ -136,10 +136,28 @@ def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
     for name, one in wanted.items():
         with _unless_ended():
             before = int(read_file(one.group / "memory.current"))
-            with suppress(BlockingIOError):  # less than asked was taken
+            with _room_in_swap(one), suppress(BlockingIOError):  # less than asked was taken
                 (one.group / "memory.reclaim").write_text(str(one.bytes))
             taken[name] = max(0, before - int(read_file(one.group / "memory.current")))
     return taken
+
+
+@contextmanager
+def _room_in_swap(wanted: Take) -> Iterator[None]:
+    """Let a group have as much more in swap as is taken of it: a sliver itself gets no swap beside its limit.
+
+    If the agent is killed meanwhile, the sliver can move at most so much there itself.
+    """
+    limit = wanted.group / "memory.swap.max"
+    if not limit.exists():  # the kernel does not count swap
+        yield
+        return
+    used = wanted.group / "memory.swap.current"
+    limit.write_text(str(int(read_file(used)) + wanted.bytes))
+    try:
+        yield
+    finally:
+        limit.write_bytes(read_file(used))
 
 
 def _take_v1(wanted: Mapping[str, Take]) -> dict[str, int]:
