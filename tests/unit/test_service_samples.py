@@ -101,7 +101,7 @@ def test_a_slice_in_columns(service: Service, client: FlaskClient) -> None:
     assert first["totals"]["memory_peak"] == 12 * MIB and first["totals"]["running_seconds"] == 600.0
     assert first["totals"]["charged_peak"] == 12 * MIB and first["totals"]["charged_mean"] == 10 * MIB
     assert first["totals"]["memory_mean"] == 10 * MIB and first["totals"]["working_mean"] is None
-    assert first["limits"]["memory"] == 512 * MIB
+    assert (first["limits"]["memory"], first["limits"]["memory_guarantee"]) == (512 * MIB, 0)
 
 
 def test_chosen_columns_and_all_together(service: Service, client: FlaskClient) -> None:

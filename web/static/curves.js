@@ -5,9 +5,10 @@
   const HEIGHT = 160; // pixels, as .curves-plot
   const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4]];
   const LIMIT_DASH = [3, 5];
-  // By curve: columns that are drawn, one that bounds them (of a node), the limit's name (of slivers), unit, factor.
+  // By curve: columns that are drawn, one that bounds them (of a node), the names of limit and guarantee (of slivers),
+  // unit, factor.
   const CURVES = {
-    memory: { slivers: ["working"], node: ["memory", "swap"], bound: "memory_total", limit: "memory", unit: "bytes" },
+    memory: { slivers: ["working"], node: ["memory", "swap"], bound: "memory_total", limit: "memory", guarantee: "memory_guarantee", unit: "bytes" },
     cpu: { slivers: ["cpu"], node: ["cpu"], limit: null, unit: "cores" },
     disk: { slivers: ["disk"], node: ["disk"], bound: "disk_total", limit: "disk", unit: "bytes" },
     network: { slivers: ["net_in", "net_out"], node: ["net_in", "net_out"], unit: "bits", factor: 8 },
@@ -124,8 +125,10 @@
         const who = parts.length > 1 ? `${this.section.dataset.curvesTitle}/${part.index} ` : "";
         return { label: `${who}${who && curve.slivers.length === 1 ? "" : WORDS[one]}`.trim(), values: scale(part.series[one]), limit: false };
       }));
-      const limit = curve.limit && parts.length ? parts[0].limits[curve.limit] : null;
-      if (limit && lines.length) lines.push({ label: "limit", values: this.answer.at.map(() => limit), limit: true });
+      for (const label of ["limit", "guarantee"]) {
+        const bound = curve[label] && parts.length ? parts[0].limits[curve[label]] : 0;
+        if (bound && lines.length) lines.push({ label, values: this.answer.at.map(() => bound), limit: true });
+      }
       return lines;
     }
 

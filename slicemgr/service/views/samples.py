@@ -44,7 +44,7 @@ OF_NODES = (
     *RATES,
     *("cpu_peak", "load", "lxc", "kvm", "sample_seconds", "sample_cpu"),
 )
-_LIMITS = ("memory", "disk", "cpu")
+_LIMITS = ("memory", "memory_guarantee", "disk", "cpu")
 _AUTO = 720  # points up to which the finer resolution is chosen
 _MOST = 250_000  # values of one column in an answer, at most
 _OLDEST_SAMPLE = 4  # intervals after which a sample is no longer current
@@ -132,7 +132,8 @@ def of_slice(
     """
     l, s = t.slices.c, t.slivers.c
     head = c.execute(sa.select(l.name, l.project).where(l.id == id)).one()
-    members = c.execute(sa.select(s.serial, s.id, s.idx, s.memory, s.disk, s.cpu).where(s.slice == id).order_by(s.idx))
+    selected = (s.serial, s.id, s.idx, *(s[name] for name in _LIMITS))
+    members = c.execute(sa.select(*selected).where(s.slice == id).order_by(s.idx))
     slivers = list(members)
     away = samples.reported(c, [one.serial for one in slivers])
     complete = bool(others) and None not in others.values()
@@ -270,7 +271,7 @@ def top(
     """
     newest = samples.newest(c, current(config, now or utcnow())[0])
     s, l, n = t.slivers.c, t.slices.c, t.nodes.c
-    columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.type, s.memory, s.disk, s.cpu)
+    columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.type, *(s[name] for name in _LIMITS))
     used = (s.phase, s.usage_at, s.usage_charged, s.usage_working, s.usage_disk, s.guest_memory, n.identity)
     query = sa.select(*columns, *used).join(t.slices, l.id == s.slice).join(t.nodes, n.name == s.node)
     query = query.order_by(l.project, l.name, s.idx)
@@ -299,7 +300,7 @@ def top(
                 "owner": one.owner,
                 "type": one.type,
                 "node": one.node,
-                "limits": {"memory": one.memory, "disk": one.disk, "cpu": one.cpu},
+                "limits": {name: getattr(one, name) for name in _LIMITS},
                 **values,
             }
             for one in slivers
