@@ -12,6 +12,7 @@ import pytest
 from terminal import Terminal
 from testbed import BIN, Node, ensure_image, eventually
 
+from slicemgr import names
 from slicemgr.builder import guest_kernel
 from slicemgr.errors import Code, Refused
 
@@ -41,8 +42,8 @@ def machines(node: Node) -> Iterator[None]:
 
 
 def hardware(node: Node) -> str:
-    """The XML of the only machine."""
-    name = node.box.run([*VIRSH, "list", "--name"], check=True).stdout.strip()
+    """The XML of the machine of `exp`; the machine that other tests share may run, too."""
+    name = names.domain(node.show("exp")["slivers"][0]["id"])
     return str(node.box.run([*VIRSH, "dumpxml", name], check=True).stdout)
 
 
