@@ -41,6 +41,13 @@ class Controller(MemoryController):
         self.used += COST
 
 
+@pytest.fixture(autouse=True)
+def host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes to control groups or mounts of the host."""
+    monkeypatch.setattr(memory_groups, "protect", lambda wanted: None)
+    monkeypatch.setattr(memory_groups, "reach_inner_groups", lambda: False)
+
+
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
     with Service(tmp_path) as service:

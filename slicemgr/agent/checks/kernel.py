@@ -56,15 +56,11 @@ def socket_memory(version: str, options: Sequence[str], *, limited: bool) -> Che
 
 def memory_guarantees(config: Config) -> Check:
     """Whether something keeps the guarantees of slivers when the memory of the node is short."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text()
-    except OSError:
-        mounts = ""
-    return guarantees(cgroup.version(), mounts, config.memory.controller)
+    return guarantees(cgroup.version(), config.memory.controller)
 
 
-def guarantees(version: str, mounts: str, controller: str) -> Check:
-    """mounts: the text of /proc/mounts. controller: the setting. Pure."""
+def guarantees(version: str, controller: str) -> Check:
+    """controller: the setting. Pure."""
     name, setting = "memory guarantees", 'set memory.controller = "on"'
     if version == "v1":
         if controller == "on":
@@ -72,15 +68,7 @@ def guarantees(version: str, mounts: str, controller: str) -> Check:
         return Check(name, None, f'cgroup v1: only the memory controller keeps them, and it is "{controller}"', setting)
     if controller == "off":
         return Check(name, None, "the kernel does not know of them", 'set memory.controller = "observe"')
-    whole = any(
-        kind == "cgroup2" and "memory_recursiveprot" in options.split(",")
-        for _, _, kind, options, *_ in (line.split() for line in mounts.splitlines())
-    )
-    detail = "cgroup v2: kept by the kernel"
-    if whole:
-        return Check(name, True, detail)
-    detail += ", but not of containers with systemd: no memory_recursiveprot"
-    return Check(name, None, detail, f"mount -o remount,nsdelegate,memory_recursiveprot {cgroup.MOUNT}")
+    return Check(name, True, "cgroup v2: kept by the kernel")
 
 
 def capture_rings(config: Config) -> Check:

@@ -171,6 +171,8 @@ class MemoryController:
             if directory is not None:
                 wanted[directory] = min(one.guarantee, self._reduced.get(one.id, one.guarantee)) if guaranteed else 0
         memory_groups.protect(wanted)
+        if guaranteed and memory_groups.reach_inner_groups():
+            log.warning("guarantees of memory reach the groups inside of slivers again")
         self._protects = guaranteed
 
     def _groups(self, *, swap: bool) -> dict[str, _Group] | None:

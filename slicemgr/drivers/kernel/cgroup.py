@@ -42,6 +42,12 @@ def version() -> str:
     return "v2" if (MOUNT / "cgroup.controllers").exists() else "v1"
 
 
+def options(mounts: str) -> frozenset[str]:
+    """The options of the unified hierarchy, the same wherever it is mounted. mounts: as /proc/mounts. Pure."""
+    rows = (line.split() for line in mounts.splitlines())
+    return frozenset(one for row in rows if row[2] == "cgroup2" for one in row[3].split(","))
+
+
 def pids_group_v1(domain: str) -> Path | None:
     """The group that limits a domain's processes on v1; None on v2, where the container's own group does."""
     return MOUNT / "pids" / _GROUP_V1 / domain if version() == "v1" else None

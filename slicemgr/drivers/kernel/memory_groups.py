@@ -21,6 +21,7 @@ from slicemgr.drivers.kernel.counters import read_file, reread, value_in
 from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
+RECURSIVE = "memory_recursiveprot"
 _SPARED = "memory.low"
 _PAGE = 4096
 _ALL = 1 << 62  # bytes, more than any machine has
@@ -92,6 +93,23 @@ def protect(wanted: Mapping[Path, int]) -> None:
     for group in sorted(above, key=lambda one: -len(one.parts)):
         with _unless_ended():
             _spare(group, sum(_spared(one) for one in group.iterdir() if one.is_dir()))
+
+
+def reach_inner_groups() -> bool:
+    """Have the kernel spare what is in groups inside of groups, such as those of an image's systemd (v2).
+
+    systemd sets the option at boot, and lxcfs, which mounts the hierarchy for itself, clears it for all. Returns
+    whether it had to be set again. Raises Failed.
+    """
+    options = cgroup.options(Path("/proc/self/mounts").read_text())
+    if RECURSIVE in options:
+        return False
+    words = ["mount", "-o", f"remount,{','.join(sorted({'nsdelegate', RECURSIVE, *options}))}", str(MOUNT)]
+    try:
+        command.run(words, timeout=_LONGEST)
+    except CommandFailed as error:
+        raise Failed(f"guarantees of memory do not reach inner groups: {error.stderr.strip()}") from error
+    return True
 
 
 def _spare(group: Path, bytes_: int) -> None:
