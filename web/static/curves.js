@@ -4,7 +4,7 @@
   const MOST_LINES = 6;
   const HEIGHT = 160; // pixels, as .curves-plot
   const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4]];
-  const LIMIT_DASH = [3, 5];
+  const BOUND_DASHES = { limit: [3, 5], guarantee: [10, 5] };
   // By curve: columns that are drawn, one that bounds them (of a node), the names of limit and guarantee (of slivers),
   // unit, factor.
   const CURVES = {
@@ -168,7 +168,7 @@
       const drawn = lines.filter((one) => !one.limit || shown(one.values).most <= 2.5 * most);
       const axis = { stroke: colour("ink"), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
       const series = drawn.map((one, place) => ({ label: one.label, width: one.limit ? 1 : 1.75, points: { show: one.values.length === 1 },
-        stroke: colour(one.limit ? "limit" : place % MOST_LINES + 1), dash: one.limit ? LIMIT_DASH : DASHES[place % MOST_LINES] }));
+        stroke: colour(one.limit ? "limit" : place % MOST_LINES + 1), dash: one.limit ? BOUND_DASHES[one.label] || BOUND_DASHES.limit : DASHES[place % MOST_LINES] }));
       const said = figure.querySelector("[data-curve-at]");
       const before = this.plots.get(figure);
       const held_at = before && document.activeElement === held ? before.cursor.idx : null;
