@@ -105,7 +105,7 @@ def test_guarantees_reach_the_groups_inside_of_slivers(two: Node) -> None:
         return memory_groups.RECURSIVE in cgroup.options(Path("/proc/mounts").read_text())
 
     eventually(reaches, "the option is set", 30)
-    subprocess.run(["mount", "-o", "remount", cgroup.MOUNT], check=True)
+    subprocess.run(["mount", "-o", "remount,rw", "cgroup2", cgroup.MOUNT], check=True)
     assert not reaches()
     eventually(reaches, "the option is set again", 30)
 

@@ -63,3 +63,19 @@ def test_the_groups_of_importers() -> None:
     }
     v2 = cgroup.own_limits("v2", "slicemgr-import-x", memory=5, processes=7)
     assert list(v2.values()) == [{"memory.max": 5, "memory.swap.max": 0, "pids.max": 7}]
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        (r"/machine.slice/machine-lxc\x2d764\x2dsm\x2d7s5y3vcu\x2d0.scope/libvirt", True),
+        ("/machine/lxc-764-sm-7s5y3vcu-0.libvirt-lxc", True),
+        ("/system.slice/libvirtd.service", False),
+        ("/", False),
+    ],
+)
+def test_a_domain_that_starts_has_no_group_yet(path: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process begins in libvirtd's, whose memory is none of a sliver's."""
+    monkeypatch.setattr(cgroup, "group_of", lambda pid, controller: cgroup.MOUNT / path.lstrip("/"))
+    found = cgroup.own_group("7s5y3vcu-0", 764, "memory")
+    assert (found is not None) == own

@@ -94,7 +94,7 @@ def test_the_kernel_is_told_of_guarantees_until_there_are_none(
     told: list[dict[str, int]] = []
     monkeypatch.setattr(cgroup, "version", lambda: "v1")
     monkeypatch.setattr(counters, "running", lambda: {"exp-0": 7})
-    monkeypatch.setattr(memory_groups, "group", lambda pid: Path(f"/{pid}"))
+    monkeypatch.setattr(memory_groups, "group", lambda _, pid: Path(f"/{pid}"))
     monkeypatch.setattr(memory_groups, "protect", lambda wanted: told.append({str(k): v for k, v in wanted.items()}))
 
     def guarantee(bytes_: int) -> None:

@@ -197,7 +197,7 @@ class MemoryController:
         """The group of a sliver, which stays the same while its main process runs."""
         known = self._directories.get(sliver)
         if known is None or known[0] != pid:
-            directory = memory_groups.group(pid)
+            directory = memory_groups.group(sliver, pid)
             if directory is None:
                 return None
             known = self._directories[sliver] = (pid, directory)

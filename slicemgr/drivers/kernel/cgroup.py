@@ -188,6 +188,15 @@ def group_of(pid: int, controller: str) -> Path:
     return _directory(pid, "" if version() == "v2" else controller)
 
 
+def own_group(sliver: str, pid: int, controller: str) -> Path | None:
+    """The group of a sliver's domain; None if its process is in no group of its own. pid: the domain's main process.
+
+    v1 puts machines into none, and while a domain starts, the process is in libvirtd's. Raises Failed if it has ended.
+    """
+    directory = group_of(pid, controller)
+    return directory if names.domain(sliver) in str(directory).replace(r"\x2d", "-") else None
+
+
 @dataclass(frozen=True, slots=True)
 class Effective:
     """A limit with the files that hold it and its expected value."""

@@ -111,14 +111,14 @@ class Groups:
 
 
 class _Files:
-    """The files of a domain's own groups. Groups of others are not read: v1 puts machines into none of their own."""
+    """The files of a domain's own groups."""
 
     def __init__(self, sliver: str, pid: int, version: str) -> None:
         self._unified = version == "v2"
         self._directories = {}
         for controller in ("memory",) if self._unified else ("memory", "cpuacct", "blkio"):
-            directory = cgroup.group_of(pid, controller)
-            if names.domain(sliver) in str(directory).replace(r"\x2d", "-"):
+            directory = cgroup.own_group(sliver, pid, controller)
+            if directory is not None:
                 self._directories[controller] = str(directory)
         processes = cgroup.pids_group_v1(names.domain(sliver))
         if processes is not None and processes.is_dir():

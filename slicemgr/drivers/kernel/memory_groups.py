@@ -50,10 +50,10 @@ class Take:
     limit: int
 
 
-def group(pid: int) -> Path | None:
-    """The memory group of a domain; None if it has ended. pid: its main process."""
+def group(sliver: str, pid: int) -> Path | None:
+    """The memory group of a sliver's domain; None if it has ended, or has no group yet. pid: its main process."""
     with suppress(Failed):
-        return cgroup.group_of(pid, "memory")
+        return cgroup.own_group(sliver, pid, "memory")
     return None
 
 
