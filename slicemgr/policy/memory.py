@@ -74,6 +74,11 @@ class State:
     taken: Mapping[str, int] = field(default_factory=dict)
     full: bool = False
 
+    @property
+    def takes(self) -> bool:
+        """Whether memory is being taken."""
+        return self.short or self.full
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:

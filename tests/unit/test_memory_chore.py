@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from bare_service import Service
 
 from slicemgr.agent.chores.memory import MemoryController
-from slicemgr.config import MemoryConfig
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
-from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
-from slicemgr.store.memory_promises import Promise
-from slicemgr.store.updates import EventSeen
 
 TOTAL = 1000
 COST = 0.05  # seconds of processor time of each reading
@@ -125,56 +119,6 @@ def test_the_kernel_is_told_of_guarantees_until_there_are_none(
 def test_switched_off_it_reads_nothing(controller: Controller, mode: str) -> None:
     controller.available, controller.mode = 50, mode
     assert controller.reads(0.0) == (mode == "observe")
-
-
-def promise(number: int, slice: str = "exp") -> Promise:
-    return Promise(f"abcdefgh-{number}", "lxc", 0, 100, 1 << 30, number, slice, "lab" if slice else "")
-
-
-def test_users_learn_what_was_taken_of_their_slice_once_an_hour(controller: Controller) -> None:
-    spare, other = promise(7, ""), promise(3, "other")
-    promises = [promise(0), promise(1), other, spare]
-    sizes = {promises[0].id: 3 << 20, promises[1].id: 5 << 20, other.id: 1000, spare.id: 9 << 20}
-    controller._of_users = Counter(sizes)
-    [event] = controller._of_slices(promises, 100.0)
-    assert (event.user, event.action, event.project, event.slice) == ("agent", "memory taken", "lab", "exp")
-    assert event.detail.endswith(": 3 MiB of sliver 0, 5 MiB of sliver 1"), event.detail
-    controller._of_users = Counter({promises[0].id: 2 << 20, other.id: 2 << 20})
-    assert [one.slice for one in controller._of_slices(promises, 3000.0)] == ["other"]
-    assert [one.slice for one in controller._of_slices(promises, 3800.0)] == ["exp"]
-
-
-def test_the_sum_is_that_of_one_shortage(tmp_path: Path) -> None:
-    with Service(tmp_path, memory=MemoryConfig("observe")) as service:
-        controller = MemoryController(service.config, service.store)
-        for short, taken in ((True, 5), (True, 6), (False, 0), (True, 9), (False, 0)):
-            before, controller._state = controller._state, State(short)
-            controller._tell(before, Targets({}, {}), {"abcdefgh-0": taken}, 0, {}, 0.0)
-        with service.store.read() as c:
-            query = sa.select(t.events.c.detail).where(t.events.c.action == "memory short").order_by(t.events.c.id)
-            details = [detail.partition(": ")[2] for detail in c.scalars(query)]
-    assert [one.partition(" ")[0] for one in details] == ["0", "ended;", "0", "ended;"], details
-    assert ["11 B from 1 sliver" in details[1], "9 B from 1 sliver" in details[3]] == [True, True], details
-
-
-def test_users_learn_what_was_taken_to_keep_some_memory_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it ends, or while it goes on for long. In the control, the node only observes."""
-    asked = list[Counter[str]]()
-
-    def note(self: MemoryController, _promises: object, _now: float) -> list[EventSeen]:
-        asked.append(Counter(self._of_users))
-        return []
-
-    monkeypatch.setattr(MemoryController, "_of_slices", note)
-    for mode, expected in (("on", [Counter(a=3), Counter(a=4)]), ("observe", [])):
-        asked.clear()
-        with Service(tmp_path / mode, memory=MemoryConfig(mode)) as service:
-            controller = MemoryController(service.config, service.store)
-            times = ((1.0, True, 1), (2.0, True, 2), (3601.0, True, 0), (3602.0, True, 4), (3603.0, False, 0))
-            for now, full, amount in times:
-                before, controller._state = controller._state, State(full=full)
-                controller._tell(before, Targets({}, {}), {"a": amount}, 0, {}, now)
-        assert asked == expected, mode
 
 
 def test_how_fast_memory_is_used_does_not_count_what_was_taken(

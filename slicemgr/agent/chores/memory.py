@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slicemgr import human
 from slicemgr.agent.chores.runner import Chore, First
+from slicemgr.agent.chores.takings import Takings
 from slicemgr.config import Config
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
@@ -27,7 +26,6 @@ from slicemgr.policy import memory
 from slicemgr.policy.memory import Holding, Node, State, Targets
 from slicemgr.store import Store, incarnation, memory_promises, observations, outbox
 from slicemgr.store.memory_promises import Promise
-from slicemgr.store.updates import MEMORY_SHORT, MEMORY_TAKEN, EventSeen
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +33,6 @@ _INTERVAL = 0.25  # seconds
 _WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
 _RECENT = 5.0  # seconds: from an older measurement, it is not known how fast memory is used
 _LOOK = 5.0  # seconds between two looks whether anything is guaranteed
-_TOLD = 1 << 20  # bytes from which the users of a slice learn what the node took of it
-_BETWEEN = 3600.0  # seconds between two events about the same slice
 _COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
 
 
@@ -64,10 +60,7 @@ class MemoryController:
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
     _reread: dict[str, int] = field(default_factory=dict)
-    _taken: Counter[str] = field(default_factory=Counter)  # bytes by sliver, since the node has been short
-    _of_users: Counter[str] = field(default_factory=Counter)  # the same, since there were events of slices
-    _since: float = -math.inf  # when that was, or taking began
-    _told: dict[tuple[str, str], float] = field(default_factory=dict)  # when there was an event about a slice
+    _takings: Takings = field(default_factory=Takings)
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
     _directories: dict[str, tuple[int, Path]] = field(default_factory=dict)  # sliver → main process and its group
@@ -83,6 +76,7 @@ class MemoryController:
 
     def __post_init__(self) -> None:
         self.mode = self.mode or self.config.memory.controller
+        self._takings.node = "" if self.config.joined else f"{self.config.node.name}: "
 
     def chores(self) -> list[Chore]:
         chore = Chore(
@@ -127,7 +121,7 @@ class MemoryController:
         self._reduced = targets.guarantees if self.mode == "on" and self._state.short else {}
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
-        self._tell(before, targets, taken, available, groups, now)
+        self._tell(before, targets, taken, available, [one.promise for one in groups.values()], now)
         self.total += sum(taken.values())
         self._freed += sum(taken.values()) if self.mode == "on" else 0
         self.cost += (used := self.spent() - begun)
@@ -245,60 +239,17 @@ class MemoryController:
         targets: Targets,
         taken: Mapping[str, int],
         available: int,
-        groups: Mapping[str, _Group],
+        promises: Sequence[Promise],
         now: float,
     ) -> None:
-        """An event when the node begins to be short, and one with the sum when it ends. For each slice, one when
-        nothing is taken any more, or after an hour of taking.
-        """
-        took = {name: amount for name, amount in taken.items() if amount}
-        took_before, takes = before.short or before.full, self._state.short or self._state.full
-        if self._state.short and not before.short:
-            self._taken.clear()
-        if takes and not took_before:
-            self._since = now
-        self._taken.update(took)
-        self._of_users.update(took)
-        events = []
-        if before.short != self._state.short:
-            text = self._shortage(targets, available)
-            log.info("memory is short: %s", text)
-            where = "" if self.config.joined else f"{self.config.node.name}: "  # the centre adds it
-            events.append(EventSeen("agent", MEMORY_SHORT, detail=f"{where}{text}"))
-        if self._of_users and (not takes or now - self._since >= _BETWEEN):
-            events += self._of_slices([one.promise for one in groups.values()], now) if self.mode == "on" else []
-            self._of_users.clear()
-            self._since = now
+        """Record what was taken, and the events that are due. Where nothing is really taken, users learn nothing."""
+        after, took = self._state, self.mode == "on"
+        self._takings.add(before, after, taken, now)
+        events = self._takings.of_node(before, after, targets.needed, available, took=took)
+        events += self._takings.of_slices(after, promises if took else [], now)
         if not events:
             return
         with self.store.write() as c:
             observations.record(c, events, "")  # events are of no node
             if self.config.joined:
                 outbox.add(c, events)
-
-    def _shortage(self, targets: Targets, available: int) -> str:
-        """The text of the event at the begin or the end of a shortage."""
-        on = self.mode == "on"
-        if self._state.short:
-            does = "takes" if on else "would take"
-            return (
-                f"{human.size(available)} are available; the node {does} {human.size(targets.needed)} beyond guarantees"
-            )
-        did = "took" if on else "would have taken"
-        amount, slivers = human.size(sum(self._taken.values())), human.counted(len(self._taken), "sliver")
-        return f"ended; the node {did} {amount} from {slivers}"
-
-    def _of_slices(self, promises: Sequence[Promise], now: float) -> list[EventSeen]:
-        """What the node took of each slice. At most one event an hour for each slice."""
-        self._told = {slice: at for slice, at in self._told.items() if now - at < _BETWEEN}
-        parts = defaultdict[tuple[str, str], list[str]](list)
-        for one in promises:
-            amount = self._of_users[one.id]
-            if one.slice and amount >= _TOLD and (one.project, one.slice) not in self._told:
-                parts[one.project, one.slice].append(f"{human.size(amount)} of sliver {one.number}")
-        self._told |= dict.fromkeys(parts, now)
-        text = "memory was short, and the node took what is beyond guarantees: "
-        return [
-            EventSeen("agent", MEMORY_TAKEN, slice, text + ", ".join(found), project)
-            for (project, slice), found in parts.items()
-        ]
