@@ -11,6 +11,7 @@ from bare_service import Service
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
+from slicemgr.errors import Failed
 from slicemgr.store import tables as t
 
 TOTAL = 1000
@@ -113,6 +114,24 @@ def test_the_kernel_is_told_of_guarantees_until_there_are_none(
     for now in range(60, 80):
         controller.step(float(now))
     assert told[3:] == [{"/7": 5}, {"/7": 0}]
+
+
+def test_a_host_that_does_not_allow_a_remount_is_asked_once(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> bool:
+        raise Failed("guarantees of memory do not reach inner groups: mount: permission denied")
+
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    monkeypatch.setattr(memory_groups, "reach_inner_groups", refuse)
+    controller.service.create("exp")
+    with controller.store.write() as c:
+        c.execute(t.slivers.update().values(memory_guarantee=1, node=controller.config.node.name))
+    for now in range(60):
+        controller.step(float(now))
+    assert [one.message for one in caplog.records].count(
+        "guarantees of memory do not reach inner groups: mount: permission denied"
+    ) == 1
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])

@@ -21,6 +21,7 @@ from slicemgr.config import Config
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.drivers.kernel.memory_groups import Held, Take
+from slicemgr.errors import Failed
 from slicemgr.model import SliverType
 from slicemgr.policy import memory
 from slicemgr.policy.memory import Holding, Node, State, Targets
@@ -73,6 +74,7 @@ class MemoryController:
     _reduced: Mapping[str, int] = field(default_factory=dict)  # what is left of guarantees that the node does not have
     _protects: bool = True  # whether the kernel may spare a guarantee (v2), at first for an earlier agent
     _protected_at: float = -math.inf
+    _remounts: bool = True
 
     def __post_init__(self) -> None:
         self.mode = self.mode or self.config.memory.controller
@@ -165,9 +167,18 @@ class MemoryController:
             if directory is not None:
                 wanted[directory] = min(one.guarantee, self._reduced.get(one.id, one.guarantee)) if guaranteed else 0
         memory_groups.protect(wanted)
-        if guaranteed and memory_groups.reach_inner_groups():
-            log.warning("guarantees of memory reach the groups inside of slivers again")
         self._protects = guaranteed
+        if guaranteed and self._remounts:
+            self._reach_inner_groups()
+
+    def _reach_inner_groups(self) -> None:
+        """A host that does not allow it is not asked again until the agent starts."""
+        try:
+            if memory_groups.reach_inner_groups():
+                log.warning("guarantees of memory reach the groups inside of slivers again")
+        except Failed as error:
+            self._remounts = False
+            log.warning("%s", error)
 
     def _groups(self, *, swap: bool) -> dict[str, _Group] | None:
         """What runs here, by sliver; None during the hold after a restore, whose rows are older than the slivers."""
