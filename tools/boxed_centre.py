@@ -42,14 +42,16 @@ user = "65534:65534"
 url = "https://{address}"
 proxies = 1
 
-[spares]
-keep = {spares}
-
 [hub]
 broker = "{address}:{amqp}"
-{hub_user}
 """
-_HUB_USER = 'user = "64128:64128"'
+# What earlier versions may not know: a setting of `hub`, and a section.
+_RECENT = """\
+user = "64128:64128"
+
+[spares]
+keep = {spares}
+"""
 
 
 class Daemons:
@@ -166,11 +168,11 @@ class Centre:
             secret.write_text(secrets.token_urlsafe(24))
         password = secret.read_text()
         places = {"name": NAME, "user": postgres_server.USER, "sockets": _SOCKETS, "web": WEB, "amqp": AMQP}
-        places["hub_user"] = _HUB_USER if self.daemons.venv == VENV else ""  # an earlier version may not know it
         settings = self.box.path(SETTINGS)
         settings.touch(mode=0o600)
-        text = _TEXT.format(address=self.address, password=password, spares=json.dumps(list(self.spares)), **places)
-        settings.write_text(text)
+        text = _TEXT.format(address=self.address, password=password, **places)
+        recent = _RECENT.format(spares=json.dumps(list(self.spares))) if self.daemons.venv == VENV else ""
+        settings.write_text(text + recent)
         return password
 
     def _start_database(self, password: str) -> None:
