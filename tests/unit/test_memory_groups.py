@@ -8,6 +8,8 @@ import pytest
 
 from slicemgr.agent.checks.kernel import guarantees
 from slicemgr.drivers.kernel import cgroup, memory_groups
+from slicemgr.drivers.kernel.counters import read_file
+from slicemgr.drivers.kernel.memory_groups import Take
 
 MIB = 1 << 20
 
@@ -68,6 +70,24 @@ def test_a_group_that_has_ended_is_left_out(mount: Path) -> None:
     one = made(mount, "one")
     memory_groups.protect({mount / "machine.slice" / "gone.scope" / "libvirt": MIB, one: MIB})
     assert low(mount / "machine.slice") == str(MIB)
+
+
+def test_a_group_gets_room_in_swap_while_memory_is_taken_of_it(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    one, written = made(mount, "one"), list[str]()
+    for name, text in (("current", "9000000\n"), ("swap.max", "0\n"), ("swap.current", "4096\n"), ("reclaim", "")):
+        (one / f"memory.{name}").write_text(text)
+
+    def seen(path: str | Path) -> bytes:
+        written.append((one / "memory.swap.max").read_text())
+        return read_file(path)
+
+    monkeypatch.setattr(memory_groups, "read_file", seen)
+    gone = Take(mount / "machine.slice" / "gone.scope", 5 * MIB, 8 * MIB)
+    assert memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB), "gone": gone}) == {"one": 0}
+    assert str(5 * MIB + 4096) in written, "while it is taken"
+    assert (one / "memory.reclaim").read_text() == str(5 * MIB)
+    assert (one / "memory.swap.max").read_text() == "4096\n", "afterwards it has no room for more"
 
 
 def test_the_options_are_those_of_the_unified_hierarchy() -> None:
