@@ -54,9 +54,12 @@ def connections(testbed: BoxedTestbed) -> Iterator[dict[str, Connection]]:
 
 
 def create(testbed: BoxedTestbed, name: str) -> None:
+    """One sliver on each node. A node that has not reported yet would get none."""
     testbed.import_image()
-    key = f"{demo.ensure_key()}.pub"
-    testbed.centre.slicectl("create", name, "--type", "lxc", "--image", RECIPE, "--count", "3", "--ssh-key", key)
+    eventually(lambda: {one["liveness"] for one in testbed.listed()} == {"alive"}, "all nodes report", 120)
+    key, nodes = f"{demo.ensure_key()}.pub", ",".join(testbed.nodes)
+    words = ("--type", "lxc", "--image", RECIPE, "--node", nodes, "--count", "3", "--ssh-key", key)
+    testbed.centre.slicectl("create", name, *words)
 
 
 def slivers(testbed: BoxedTestbed, name: str) -> list[dict[str, Any]]:
