@@ -56,7 +56,7 @@ def connections(testbed: BoxedTestbed) -> Iterator[dict[str, Connection]]:
 def create(testbed: BoxedTestbed, name: str) -> None:
     """One sliver on each node. A node that has not reported yet would get none."""
     testbed.import_image()
-    eventually(lambda: {one["liveness"] for one in testbed.listed()} == {"alive"}, "all nodes report", 120)
+    eventually(lambda: {one.get("liveness", "alive") for one in testbed.listed()} == {"alive"}, "all nodes report", 120)
     key, nodes = f"{demo.ensure_key()}.pub", ",".join(testbed.nodes)
     words = ("--type", "lxc", "--image", RECIPE, "--node", nodes, "--count", "3", "--ssh-key", key)
     testbed.centre.slicectl("create", name, *words)
