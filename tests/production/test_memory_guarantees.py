@@ -44,8 +44,8 @@ def group(node: Node, name: str) -> Path:
     return cgroup.group_of(init_of(node, name), "memory")
 
 
-def low(group: Path) -> int:
-    return int((group / "memory.low").read_text())
+def spared(group: Path) -> int:
+    return int((group / "memory.min").read_text())
 
 
 def cached(group: Path) -> int:
@@ -68,7 +68,7 @@ def is_told(node: Node, guarantee: int) -> None:
     above = [one for one in own.parents if one in (SCOPES, *SCOPES.glob("*")) or SCOPES in one.parents]
     assert above[-1] == SCOPES
     deadline = time.monotonic() + 60
-    while (found := {str(one): low(one) for one in (own, *above)}) != dict.fromkeys(found, guarantee):
+    while (found := {str(one): spared(one) for one in (own, *above)}) != dict.fromkeys(found, guarantee):
         assert time.monotonic() < deadline, found
         time.sleep(0.5)
 
@@ -92,9 +92,9 @@ def kept(node: Node) -> dict[str, float]:
 
 def test_the_kernel_is_told_again_after_systemd_has_read_its_units(two: Node) -> None:
     is_told(two, GUARANTEE)
-    assert low(group(two, "idle")) == 0
+    assert spared(group(two, "idle")) == 0
     systemctl(two, "daemon-reload")
-    systemctl(two, "set-property", "--runtime", "machine.slice", "MemoryLow=0")
+    systemctl(two, "set-property", "--runtime", "machine.slice", "MemoryMin=0")
     is_told(two, GUARANTEE)
 
 

@@ -12,6 +12,7 @@ from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.errors import Failed
+from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
 
 TOTAL = 1000
@@ -114,6 +115,27 @@ def test_the_kernel_is_told_of_guarantees_until_there_are_none(
     for now in range(60, 80):
         controller.step(float(now))
     assert told[3:] == [{"/7": 5}, {"/7": 0}]
+
+
+def test_the_kernel_never_spares_more_than_the_node_has(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for the seconds until the next look: it would end programs instead. The node soon has enough again."""
+    told: list[dict[str, int]] = []
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    monkeypatch.setattr(counters, "running", lambda: {"exp-0": 7})
+    monkeypatch.setattr(memory_groups, "group", lambda _, pid: Path(f"/{pid}"))
+    monkeypatch.setattr(memory_groups, "protect", lambda wanted: told.append({str(k): v for k, v in wanted.items()}))
+    controller.service.create("exp")
+    with controller.store.write() as c:
+        values = {"id": "exp-0", "memory_guarantee": 5, "node": controller.config.node.name}
+        c.execute(t.slivers.update().values(**values))
+    controller.step(0.0)
+    controller._state = State(short=True)
+    controller._reduce(Targets({}, {"exp-0": 3}))
+    controller.step(0.25)
+    controller.step(0.5)
+    assert told == [{"/7": 5}, {"/7": 3}, {"/7": 5}]
 
 
 def test_a_host_that_does_not_allow_a_remount_is_asked_once(

@@ -20,56 +20,56 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def made(mount: Path, name: str, spared: str = "0") -> Path:
+def made(mount: Path, name: str, bytes_: str = "0") -> Path:
     """The group of a sliver as systemd and libvirt make it, with the groups above it."""
     group = mount / "machine.slice" / f"{name}.scope" / "libvirt"
     group.mkdir(parents=True)
     for one in (group, *group.parents):
         if one == mount:
             break
-        (one / "memory.low").write_text("0\n")
-    (group / "memory.low").write_text(f"{spared}\n")
+        (one / "memory.min").write_text("0\n")
+    (group / "memory.min").write_text(f"{bytes_}\n")
     return group
 
 
-def low(group: Path) -> str:
-    return (group / "memory.low").read_text().strip()
+def spared(group: Path) -> str:
+    return (group / "memory.min").read_text().strip()
 
 
 def test_the_groups_above_get_the_sum(mount: Path) -> None:
-    one, two = made(mount, "one"), made(mount, "two", spared=str(9 * MIB))
+    one, two = made(mount, "one"), made(mount, "two", bytes_=str(9 * MIB))
     memory_groups.protect({one: 100 * MIB, two: 50 * MIB + 5})
-    assert [low(one), low(two)] == [str(100 * MIB), str(50 * MIB)], "whole pages"
-    assert [low(one.parent), low(two.parent)] == [str(100 * MIB), str(50 * MIB)]
-    assert low(mount / "machine.slice") == str(150 * MIB)
-    assert not (mount / "memory.low").exists(), "the kernel's root group has none"
+    assert [spared(one), spared(two)] == [str(100 * MIB), str(50 * MIB)], "whole pages"
+    assert [spared(one.parent), spared(two.parent)] == [str(100 * MIB), str(50 * MIB)]
+    assert spared(mount / "machine.slice") == str(150 * MIB)
+    assert not (mount / "memory.min").exists(), "the kernel's root group has none"
 
 
 def test_what_others_are_spared_is_added(mount: Path) -> None:
     one, other = made(mount, "one"), made(mount, "other")
-    (other.parent / "memory.low").write_text("max\n")
+    (other.parent / "memory.min").write_text("max\n")
     memory_groups.protect({one: MIB})
-    assert low(other.parent) == "max", "it belongs to others"
-    assert int(low(mount / "machine.slice")) >= 1 << 60
-    (other.parent / "memory.low").write_text(f"{3 * MIB}\n")
+    assert spared(other.parent) == "max", "it belongs to others"
+    assert int(spared(mount / "machine.slice")) >= 1 << 60
+    (other.parent / "memory.min").write_text(f"{3 * MIB}\n")
     memory_groups.protect({one: MIB})
-    assert low(mount / "machine.slice") == str(4 * MIB)
+    assert spared(mount / "machine.slice") == str(4 * MIB)
 
 
 def test_a_value_that_is_right_is_not_written_again(mount: Path) -> None:
     one = made(mount, "one")
     memory_groups.protect({one: MIB})
-    before = [(path / "memory.low").stat().st_mtime_ns for path in (one, one.parent, one.parent.parent)]
+    before = [(path / "memory.min").stat().st_mtime_ns for path in (one, one.parent, one.parent.parent)]
     memory_groups.protect({one: MIB})
-    assert [(path / "memory.low").stat().st_mtime_ns for path in (one, one.parent, one.parent.parent)] == before
+    assert [(path / "memory.min").stat().st_mtime_ns for path in (one, one.parent, one.parent.parent)] == before
     memory_groups.protect({one: 0})
-    assert [low(one), low(one.parent), low(one.parent.parent)] == ["0", "0", "0"]
+    assert [spared(one), spared(one.parent), spared(one.parent.parent)] == ["0", "0", "0"]
 
 
 def test_a_group_that_has_ended_is_left_out(mount: Path) -> None:
     one = made(mount, "one")
     memory_groups.protect({mount / "machine.slice" / "gone.scope" / "libvirt": MIB, one: MIB})
-    assert low(mount / "machine.slice") == str(MIB)
+    assert spared(mount / "machine.slice") == str(MIB)
 
 
 def test_a_group_gets_room_in_swap_while_memory_is_taken_of_it(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:

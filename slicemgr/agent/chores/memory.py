@@ -2,7 +2,7 @@
 
 With `memory.controller = "observe"`, it only reports what it would take. Nothing that it does outlasts it: v2 takes
 memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. Memory
-of virtual machines is not taken. On v2 the kernel spares what is guaranteed (`memory.low`), so no memory need be kept
+of virtual machines is not taken. On v2 the kernel spares what is guaranteed (`memory.min`), so no memory need be kept
 free.
 """
 
@@ -120,7 +120,7 @@ class MemoryController:
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
-        self._reduced = targets.guarantees if self.mode == "on" and self._state.short else {}
+        self._reduce(targets)
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
         self._tell(before, targets, taken, available, [one.promise for one in groups.values()], now)
@@ -170,6 +170,12 @@ class MemoryController:
         self._protects = guaranteed
         if guaranteed and self._remounts:
             self._reach_inner_groups()
+
+    def _reduce(self, targets: Targets) -> None:
+        """The kernel must not spare more than the node has, because it would end programs instead."""
+        reduced = targets.guarantees if self._state.short else {}
+        if reduced != self._reduced:
+            self._reduced, self._protected_at = reduced, -math.inf
 
     def _reach_inner_groups(self) -> None:
         """A host that does not allow it is not asked again until the agent starts."""

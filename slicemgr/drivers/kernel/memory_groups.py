@@ -22,7 +22,7 @@ from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
 RECURSIVE = "memory_recursiveprot"
-_SPARED = "memory.low"
+_SPARED = "memory.min"  # kernels with several generations of pages take half of what `memory.low` should spare
 _PAGE = 4096
 _ALL = 1 << 62  # bytes, more than any machine has
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
