@@ -153,20 +153,15 @@ class MemoryController:
 
     def _protect(self) -> None:
         """Have the kernel spare guarantees (v2). This is repeated, since systemd writes its own values at a reload."""
-        node = self.config.node.name
         with self.store.read() as c:
-            if incarnation.held(c) is not None:
-                return
-            guaranteed = self.mode != "off" and memory_promises.any_of_node(c, node)
-            if not guaranteed and not self._protects:
-                return
-            promises = memory_promises.of_node(c, node)
-        running, wanted = counters.running(), {}
-        for one in promises:
-            directory = self._directory(one.id, running[one.id]) if one.id in running else None
-            if directory is not None:
-                wanted[directory] = min(one.guarantee, self._reduced.get(one.id, one.guarantee)) if guaranteed else 0
-        memory_groups.protect(wanted)
+            guaranteed = self.mode != "off" and memory_promises.any_of_node(c, self.config.node.name)
+        if not guaranteed and not self._protects:
+            return
+        running = self._running()
+        if running is None:
+            return
+        left = {one.id: min(one.guarantee, self._reduced.get(one.id, one.guarantee)) for one, _ in running}
+        memory_groups.protect({directory: left[one.id] if guaranteed else 0 for one, directory in running})
         self._protects = guaranteed
         if guaranteed and self._remounts:
             self._reach_inner_groups()
@@ -187,21 +182,28 @@ class MemoryController:
             log.warning("%s", error)
 
     def _groups(self, *, swap: bool) -> dict[str, _Group] | None:
-        """What runs here, by sliver; None during the hold after a restore, whose rows are older than the slivers."""
-        running, version = counters.running(), cgroup.version()
+        """What runs here, by sliver; None on hold."""
+        running, version = self._running(), cgroup.version()
+        if running is None:
+            return None
+        found = {}
+        for one, directory in running:
+            held = memory_groups.held(directory, version, swap=swap)
+            if held is not None:
+                found[one.id] = _Group(one, directory, held)
+        for gone in self.reclaimed.keys() - found.keys():
+            del self.reclaimed[gone]
+        return found
+
+    def _running(self) -> list[tuple[Promise, Path]] | None:
+        """What runs here, and its group; None during the hold after a restore, whose rows are older than slivers."""
+        running = counters.running()
         with self.store.read() as c:
             if incarnation.held(c) is not None:
                 return None
-            promises = memory_promises.of_node(c, self.config.node.name)
-        found = {}
-        for one in promises:
-            directory = self._directory(one.id, running[one.id]) if one.id in running else None
-            held = None if directory is None else memory_groups.held(directory, version, swap=swap)
-            if directory is not None and held is not None:
-                found[one.id] = _Group(one, directory, held)
-        self._directories = {name: known for name, known in self._directories.items() if name in found}
-        for gone in self.reclaimed.keys() - found.keys():
-            del self.reclaimed[gone]
+            promises = [one for one in memory_promises.of_node(c, self.config.node.name) if one.id in running]
+        found = [(one, directory) for one in promises if (directory := self._directory(one.id, running[one.id]))]
+        self._directories = {one.id: self._directories[one.id] for one, _ in found}
         return found
 
     def _directory(self, sliver: str, pid: int) -> Path | None:
