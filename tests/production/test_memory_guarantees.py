@@ -62,8 +62,8 @@ def two(bare_node: Node) -> Iterator[Node]:
     bare_node.agrees()
 
 
-def is_told(node: Node, guarantee: int) -> None:
-    """Wait until the kernel is told of the guarantee of `kept`: in its group and those above it."""
+def await_spared(node: Node, guarantee: int) -> None:
+    """Wait until the kernel spares the guarantee of `kept`: in its group and those above it."""
     own = group(node, "kept")
     above = [one for one in own.parents if one in (SCOPES, *SCOPES.glob("*")) or SCOPES in one.parents]
     assert above[-1] == SCOPES
@@ -90,12 +90,12 @@ def kept(node: Node) -> dict[str, float]:
     return found
 
 
-def test_the_kernel_is_told_again_after_systemd_has_read_its_units(two: Node) -> None:
-    is_told(two, GUARANTEE)
+def test_the_kernel_spares_it_again_after_systemd_has_read_its_units(two: Node) -> None:
+    await_spared(two, GUARANTEE)
     assert spared(group(two, "idle")) == 0
     systemctl(two, "daemon-reload")
     systemctl(two, "set-property", "--runtime", "machine.slice", "MemoryMin=0")
-    is_told(two, GUARANTEE)
+    await_spared(two, GUARANTEE)
 
 
 def test_guarantees_reach_the_groups_inside_of_slivers(two: Node) -> None:
@@ -111,11 +111,11 @@ def test_guarantees_reach_the_groups_inside_of_slivers(two: Node) -> None:
 
 
 def test_what_is_guaranteed_stays_and_without_a_guarantee_it_goes(two: Node) -> None:
-    is_told(two, GUARANTEE)
+    await_spared(two, GUARANTEE)
     guarded = kept(two)
     two.ok("resize", "kept", "--memory-guarantee", "0")
     try:
-        is_told(two, 0)
+        await_spared(two, 0)
         control = kept(two)
     finally:
         two.ok("resize", "kept", "--memory-guarantee", str(GUARANTEE))

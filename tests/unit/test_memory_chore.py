@@ -14,6 +14,7 @@ from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.errors import Failed
 from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
+from slicemgr.store.memory_promises import Promise
 
 TOTAL = 1000
 COST = 0.05  # seconds of processor time of each reading
@@ -83,15 +84,21 @@ def test_a_full_node_is_read_only_if_something_is_guaranteed(
     assert not any(controller.reads(now / 4) for now in range(60, 80)), "there the kernel spares it"
 
 
-def test_the_kernel_is_told_of_guarantees_until_there_are_none(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At first also of none: an earlier agent may have told it. Kernels of v1 know no guarantees."""
-    told: list[dict[str, int]] = []
-    monkeypatch.setattr(cgroup, "version", lambda: "v1")
+@pytest.fixture
+def spared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """What the kernel is to spare of the group of the only sliver, `exp-0`, each time that it is written."""
+    written: list[dict[str, int]] = []
     monkeypatch.setattr(counters, "running", lambda: {"exp-0": 7})
     monkeypatch.setattr(memory_groups, "group", lambda _, pid: Path(f"/{pid}"))
-    monkeypatch.setattr(memory_groups, "protect", lambda wanted: told.append({str(k): v for k, v in wanted.items()}))
+    monkeypatch.setattr(memory_groups, "protect", lambda wanted: written.append({str(k): v for k, v in wanted.items()}))
+    return written
+
+
+def test_the_kernel_spares_guarantees_until_there_are_none(
+    controller: Controller, spared: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first also of none: an earlier agent may have spared it. Kernels of v1 know no guarantees."""
+    monkeypatch.setattr(cgroup, "version", lambda: "v1")
 
     def guarantee(bytes_: int) -> None:
         with controller.store.write() as c:
@@ -100,42 +107,38 @@ def test_the_kernel_is_told_of_guarantees_until_there_are_none(
     controller.service.create("exp")
     guarantee(5)
     controller.step(0.0)
-    assert told == []
+    assert spared == []
     monkeypatch.setattr(cgroup, "version", lambda: "v2")
     for now in range(1, 13):
         controller.step(float(now))
-    assert told == [{"/7": 5}, {"/7": 5}], "every few seconds, since others write these values"
+    assert spared == [{"/7": 5}, {"/7": 5}], "every few seconds, since others write these values"
     guarantee(0)
     for now in range(20, 40):
         controller.step(float(now))
-    assert told[2:] == [{"/7": 0}], "once is enough, then nothing is guaranteed"
+    assert spared[2:] == [{"/7": 0}], "once is enough, then nothing is guaranteed"
     guarantee(5)
     controller.step(50.0)
     controller.mode = "off"
     for now in range(60, 80):
         controller.step(float(now))
-    assert told[3:] == [{"/7": 5}, {"/7": 0}]
+    assert spared[3:] == [{"/7": 5}, {"/7": 0}]
 
 
 def test_the_kernel_never_spares_more_than_the_node_has(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
+    controller: Controller, spared: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even for the seconds until the next look: it would end programs instead. The node soon has enough again."""
-    told: list[dict[str, int]] = []
     monkeypatch.setattr(cgroup, "version", lambda: "v2")
-    monkeypatch.setattr(counters, "running", lambda: {"exp-0": 7})
-    monkeypatch.setattr(memory_groups, "group", lambda _, pid: Path(f"/{pid}"))
-    monkeypatch.setattr(memory_groups, "protect", lambda wanted: told.append({str(k): v for k, v in wanted.items()}))
     controller.service.create("exp")
     with controller.store.write() as c:
         values = {"id": "exp-0", "memory_guarantee": 5, "node": controller.config.node.name}
         c.execute(t.slivers.update().values(**values))
     controller.step(0.0)
     controller._state = State(short=True)
-    controller._reduce(Targets({}, {"exp-0": 3}))
+    controller._reduce(Targets({}, {"exp-0": 3}), [Promise("exp-0", "lxc", 5, 100, 9)])
     controller.step(0.25)
     controller.step(0.5)
-    assert told == [{"/7": 5}, {"/7": 3}, {"/7": 5}]
+    assert spared == [{"/7": 5}, {"/7": 3}, {"/7": 5}]
 
 
 def test_a_host_that_does_not_allow_a_remount_is_asked_once(

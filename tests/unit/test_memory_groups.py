@@ -1,4 +1,4 @@
-"""The kernel is told what is guaranteed to groups, and to the groups above them (v2)."""
+"""The kernel spares what is guaranteed to groups, and the sum of the groups above them (v2)."""
 
 from __future__ import annotations
 

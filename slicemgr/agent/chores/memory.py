@@ -120,7 +120,7 @@ class MemoryController:
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
-        self._reduce(targets)
+        self._reduce(targets, [one.promise for one in groups.values()])
         self._reread = {name: one.held.reread for name, one in groups.items()}
         taken = self._take(groups, targets)
         self._tell(before, targets, taken, available, [one.promise for one in groups.values()], now)
@@ -160,15 +160,16 @@ class MemoryController:
         running = self._running()
         if running is None:
             return
-        left = {one.id: min(one.guarantee, self._reduced.get(one.id, one.guarantee)) for one, _ in running}
+        left = {one.id: self._reduced.get(one.id, one.guarantee) for one, _ in running}
         memory_groups.protect({directory: left[one.id] if guaranteed else 0 for one, directory in running})
         self._protects = guaranteed
         if guaranteed and self._remounts:
             self._reach_inner_groups()
 
-    def _reduce(self, targets: Targets) -> None:
+    def _reduce(self, targets: Targets, promises: Sequence[Promise]) -> None:
         """The kernel must not spare more than the node has, because it would end programs instead."""
-        reduced = targets.guarantees if self._state.short else {}
+        left = targets.guarantees if self._state.short else {}
+        reduced = {one.id: left[one.id] for one in promises if left.get(one.id, one.guarantee) < one.guarantee}
         if reduced != self._reduced:
             self._reduced, self._protected_at = reduced, -math.inf
 

@@ -7,6 +7,7 @@ v2 takes memory by a write to `memory.reclaim`, which needs no lower limit. On v
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from slicemgr.errors import Failed
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
 RECURSIVE = "memory_recursiveprot"
 _SPARED = "memory.min"  # kernels with several generations of pages take half of what `memory.low` should spare
-_PAGE = 4096
 _ALL = 1 << 62  # bytes, more than any machine has
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
@@ -114,7 +114,7 @@ def reach_inner_groups() -> bool:
 
 def _spare(group: Path, bytes_: int) -> None:
     """Write another value only: at each write the kernel computes the protection of all groups again."""
-    bytes_ = min(bytes_ // _PAGE * _PAGE, _ALL)
+    bytes_ = min(bytes_ // mmap.PAGESIZE * mmap.PAGESIZE, _ALL)
     if _spared(group) != bytes_:
         (group / _SPARED).write_text(str(bytes_))
 
