@@ -366,6 +366,18 @@ def test_of_several_images_the_most_used_one_is_kept(service: Service) -> None:
         assert [kind.image for kind in spares.kinds(c, service.config)] == [SHA], "it is not everybody's"
 
 
+def test_spares_stay_when_the_last_slice_goes(service: Service) -> None:
+    spare = service.add_spare()
+    with service.store.read() as c:
+        assert [kind.image for kind in spares.kinds(c, service.config)] == [SHA], "no slice has an image"
+    spares.fill(service.store, service.config)
+    assert spare_ids(service) == [spare]
+    with service.store.write() as c:
+        c.execute(t.images.update().values(project="default"))
+    with service.store.read() as c:
+        assert spares.kinds(c, service.config) == [], "it is not everybody's"
+
+
 def test_an_image_that_is_not_ready_has_no_spares(service: Service) -> None:
     with service.store.write() as c:
         c.execute(t.images.update().values(state=ImageState.UPLOADED))

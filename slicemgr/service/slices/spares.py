@@ -87,7 +87,8 @@ class _Work:
 def kinds(c: Connection, config: Config) -> list[Kind]:
     """The spares that the settings name, as far as their images are ready. Refused for a wrong setting.
 
-    Without an image, that of requests without one; if there is none, the one that most slices of the type have.
+    Without an image, that of requests without one; if there is none, the one that most slices of the type have, and
+    without slices, the one whose spares there are.
     """
     found = []
     for text in config.spares.keep:
@@ -118,7 +119,11 @@ def _most_used(c: Connection, sliver_type: str) -> str | None:
     # Twice as many for another than the one that is kept: otherwise each create could replace the spares of all nodes.
     kept = sa.exists().where(_P.image == i.sha256, _P.type == sliver_type).correlate(t.images)
     most = sa.func.count() * sa.case((kept, 2), else_=1)
-    return c.scalar(query.order_by(most.desc(), sa.func.max(l.created_at).desc()).limit(1))
+    used: str | None = c.scalar(query.order_by(most.desc(), sa.func.max(l.created_at).desc()).limit(1))
+    if used is not None:
+        return used
+    left = sa.select(i.name).join(t.spares, _P.image == i.sha256).where(_P.type == sliver_type)
+    return c.scalar(left.where(i.project.is_(None), i.state == ImageState.READY).order_by(_P.created_at.desc()).limit(1))
 
 
 def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
