@@ -1,7 +1,8 @@
 """Use memory in one of four ways. All but `make` print the time at which they began, and a number for each second.
 
     memory.py make BYTES SEED                  a file in the working directory, and in the page cache
-    memory.py read BYTES SECONDS SEED          reads pages of that file at random: reads in a second of reading
+    memory.py read BYTES SECONDS SEED          reads pages of that file at random: reads in a second of reading, and
+                                               `p99`: microseconds within which 99 % of the reads of each second ended
     memory.py stream BYTES RATE SECONDS WAIT   reads parts of a file without content at random: bytes in each second
     memory.py hold BYTES SECONDS               anonymous memory, which grows in the first quarter of the time: bytes
 
@@ -24,7 +25,7 @@ from pathlib import Path
 PAGE = 4096
 FILE, STREAM = Path("memory.data"), Path("memory.stream")
 _CHUNK = 1 << 20
-_AT_ONCE = 64  # reads for each reading of the clock
+_AT_ONCE = 64  # reads without a pause
 _PAUSE = 4  # times that the reads took: so the speed depends on memory, and hardly on who else uses the processor
 _OFFSETS = 1 << 16
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -43,28 +44,29 @@ def make(size: int, seed: int) -> None:
                 pass
 
 
-def read(size: int, seconds: float, seed: int) -> Iterator[int]:
+def read(size: int, seconds: float, seed: int) -> Iterator[tuple[int, float]]:
     chooser = random.Random(seed)
     offsets = itertools.cycle([chooser.randrange(size // PAGE) * PAGE for _ in range(_OFFSETS)])
     with FILE.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
+        descriptor, clock = file.fileno(), time.perf_counter_ns
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # one page for each read
 
-        took = 0.0
+        times: list[int] = []  # nanoseconds
 
         def some() -> int:
-            nonlocal took
-            begun = time.monotonic()
+            begun = before = clock()
             for offset in itertools.islice(offsets, _AT_ONCE):
                 os.pread(descriptor, PAGE, offset)
-            spent = time.monotonic() - begun
-            took += spent
-            time.sleep(_PAUSE * spent)
+                after = clock()
+                times.append(after - before)
+                before = after
+            time.sleep(_PAUSE * (before - begun) / 1e9)
             return _AT_ONCE
 
         for count in each_second(some, seconds):
-            yield int(count / took)
-            took = 0.0
+            times.sort()
+            yield int(count / sum(times) * 1e9), times[len(times) * 99 // 100] / 1000
+            times.clear()
 
 
 def stream(size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
@@ -116,7 +118,7 @@ def each_second(some: Callable[[], int], seconds: float) -> Iterator[int]:
         yield count
 
 
-_LOADS: dict[str, Callable[..., Iterator[int]]] = {"read": read, "stream": stream, "hold": hold}
+_LOADS: dict[str, Callable[..., Iterator[int]]] = {"stream": stream, "hold": hold}
 
 
 def main(words: list[str]) -> dict[str, object]:
@@ -127,6 +129,9 @@ def main(words: list[str]) -> dict[str, object]:
             make(*numbers)
             return {"made": numbers[0]}
         at = time.time() + (numbers[3] if what == "stream" else 0)
+        if what == "read":
+            rates, p99 = zip(*read(*numbers), strict=True)
+            return {"at": at, "each_second": rates, "p99": p99}
         return {"at": at, "each_second": list(_LOADS[what](*numbers))}
     except OSError as error:
         if error.errno not in _NO_ROOM:

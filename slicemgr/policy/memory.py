@@ -9,6 +9,9 @@ What is available is mostly page cache, and a kernel that takes it spares no gua
 guaranteed, what is beyond guarantees is taken already before nothing is free: idle or not, and without a limit of the
 rate, because the kernel would take the same, of all slivers alike.
 
+While there is time, idle memory is taken slowly as soon as little is free, so that a program that wants memory gets it
+without a search. A sliver that wants back a good part of what it lost is left alone for longer than in a shortage.
+
 Bytes, seconds, and bytes per second.
 """
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LOW, HIGH = 0.06, 0.10  # parts of the node's memory that are available when taking begins and when it ends
 FREE_LOW, FREE_HIGH = 0.03, 0.06  # the same of free memory, where something is guaranteed
@@ -25,6 +28,11 @@ URGENT = 0.03  # of the node's memory: with less available, what is not idle is 
 RATES = {False: 0.02, True: 0.20}  # the part of what a sliver holds that is taken in a second, slowly and fast
 QUIET = 15.0  # seconds for which a sliver that reads back what it lost is left alone
 REREAD = 0.01  # the part of what a sliver holds that it reads back in a second when it needs it
+UNUSED_LOW, UNUSED_HIGH = 0.10, 0.14  # parts of the node's memory that are free when slow taking begins and ends
+SLOW = 0.005  # the part of what a sliver holds that is then taken in a second
+SLOW_EVERY = 5.0  # seconds between two such steps
+BACK = 0.1  # the part of what a sliver lost that it reads back before the next one when it needs it
+SLOW_QUIET = 120.0  # seconds for which such a sliver is left alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +55,47 @@ class Holding:
 @dataclass(frozen=True, slots=True)
 class Node:
     """total: the memory that the node has now. available: what programs could get without a loss for any other. free:
-    the part of that which holds nothing; None: it need not be kept, since the kernel spares guarantees. falling: what
-    is lost of it in a second.
+    the part of that which holds nothing; None: it is not known. falling: what is lost of it in a second. spares:
+    whether the kernel spares guarantees, so that no memory need be free. slow: whether idle memory is taken slowly.
     """
 
     total: int
     available: int
     free: int | None = None
     falling: float = 0.0
+    spares: bool = False
+    slow: bool = False
 
     @property
     def soon_free(self) -> float:
         """The free memory of the next moment, on which the node acts: it cannot act faster than memory is used."""
-        return math.inf if self.free is None else self.free - AHEAD * max(0.0, self.falling)
+        return math.inf if self.free is None or self.spares else self.free - AHEAD * max(0.0, self.falling)
+
+    def has_little_unused(self, *, before: bool) -> bool:
+        """Whether idle memory is to be taken slowly. before: whether it was in the last step."""
+        mark = (UNUSED_HIGH if before else UNUSED_LOW) * self.total
+        return self.slow and self.free is not None and self.free < mark
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """What is remembered from one step to the next. short: whether memory is being taken. quiet: until when a sliver is
     left alone, seconds of the clock of `now`. taken: bytes that each sliver lost in the last step. full: whether idle
-    memory is being taken so that some is free.
+    memory is being taken so that some is free. slow: whether that is done slowly, because there is time: again when the
+    clock of `now` has this value; `taken` is then of the last time, and read: bytes that slivers have read back since.
     """
 
     short: bool = False
     quiet: Mapping[str, float] = field(default_factory=dict)
     taken: Mapping[str, int] = field(default_factory=dict)
     full: bool = False
+    slow: bool = False
+    again: float = -math.inf
+    read: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def takes(self) -> bool:
-        """Whether memory is being taken."""
+        """Whether memory is being taken because the node is short of it."""
         return self.short or self.full
 
 
@@ -100,14 +119,15 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
     full = node.soon_free < (FREE_HIGH if before.full else FREE_LOW) * node.total
     full = full and any(one.guarantee for one in holdings)
     if not short and not full:
-        return State(quiet=quiet), Targets({}, guarantees)
+        if not node.has_little_unused(before=before.slow):
+            return State(quiet=quiet), Targets({}, guarantees)
+        return _slowly(replace(before, quiet=quiet), node, holdings, guarantees, now)
     needed = max(0, math.ceil(HIGH * node.total) - node.available) if short else 0
     if full:
         needed = max(needed, math.ceil(FREE_HIGH * node.total - node.soon_free))
     fast, urgent = node.available < LOW * node.total, full or node.available < URGENT * node.total
     most = {one.id: int(one.charged * (1.0 if full else min(1.0, RATES[fast] * elapsed))) for one in holdings}
-    takeable = {one.id: one.charged if one.takeable is None else one.takeable for one in holdings}
-    beyond = {one.id: max(0, min(one.charged - guarantees[one.id], takeable[one.id])) for one in holdings}
+    beyond = {one.id: _beyond(one, guarantees) for one in holdings}
     weights = {one.id: one.weight for one in holdings}
     idle = {
         one.id: 0 if one.id in quiet and not urgent else min(one.idle, beyond[one.id], most[one.id]) for one in holdings
@@ -118,6 +138,32 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
         take = {name: take[name] + more for name, more in _share(left, rest, weights).items()}
     take = {name: amount for name, amount in take.items() if amount}
     return State(short, quiet, take, full), Targets(take, guarantees, needed)
+
+
+def _slowly(
+    before: State, node: Node, holdings: Sequence[Holding], guarantees: dict[str, int], now: float
+) -> tuple[State, Targets]:
+    """Take some of what is idle, of slivers that do not want it back."""
+    lost = before.taken if before.slow else {}
+    read = {one.id: before.read.get(one.id, 0) + one.reread for one in holdings if one.id in lost}
+    if before.slow and now < before.again:
+        return State(quiet=before.quiet, taken=lost, slow=True, again=before.again, read=read), Targets({}, guarantees)
+    quiet = {**before.quiet, **{name: now + SLOW_QUIET for name, back in read.items() if back > BACK * lost[name]}}
+    part = SLOW * SLOW_EVERY
+    most = {
+        one.id: min(one.idle, _beyond(one, guarantees), int(part * one.charged))
+        for one in holdings
+        if one.id not in quiet
+    }
+    needed = math.ceil(UNUSED_HIGH * node.total) - (node.free or 0)
+    take = {name: n for name, n in _share(needed, most, {one.id: one.weight for one in holdings}).items() if n}
+    return State(quiet=quiet, taken=take, slow=True, again=now + SLOW_EVERY), Targets(take, guarantees, needed)
+
+
+def _beyond(one: Holding, guarantees: Mapping[str, int]) -> int:
+    """The bytes that can be taken of what a sliver holds beyond its guarantee."""
+    most = one.charged if one.takeable is None else one.takeable
+    return max(0, min(one.charged - guarantees[one.id], most))
 
 
 def guaranteed(holdings: Sequence[Holding], capacity: int) -> dict[str, int]:

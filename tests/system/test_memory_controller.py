@@ -22,8 +22,8 @@ from slicemgr.drivers.kernel.memory_groups import RECLAIM
 MIB = 1 << 20
 CEILING = 512 * MIB
 CACHE = "dd if=/dev/zero of=/root/cache bs=1M count=200 status=none && sync && cat /root/cache > /dev/null"
-# One step of the controller in the node's namespaces, as if the node had this part of its memory left. The agent's own
-# controller sees the true one, which is plenty, and does nothing.
+# One step of the controller in the node's namespaces, as if the node had these parts of its memory available and free.
+# The agent's own controller sees the true ones, which are plenty, and does nothing.
 STEP = """
 import dataclasses, json, sys
 from collections.abc import Iterator
@@ -32,11 +32,12 @@ import slicemgr.config, slicemgr.store
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.drivers.kernel import counters
 from slicemgr.drivers.kernel.counters import Memory
-mode, available, config = sys.argv[1], float(sys.argv[2]), slicemgr.config.load(Path(sys.argv[3]))
+mode, available, free = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+config = slicemgr.config.load(Path("/etc/slicemgr/slicemgr.toml"))
 config = dataclasses.replace(config, memory=slicemgr.config.MemoryConfig(mode))
 with slicemgr.store.open(config) as store:
     total = counters.memory().total
-    controller = MemoryController(config, store, lambda: Memory(total, int(available * total), total))
+    controller = MemoryController(config, store, lambda: Memory(total, int(available * total), int(free * total)))
     targets = controller.step(0.0)
     controller.measure = lambda: Memory(total, total, total)
     controller.step(1.0)
@@ -48,9 +49,9 @@ with slicemgr.store.open(config) as store:
 Bytes = dict[str, int]
 
 
-def step(node: Node, mode: str, available: float) -> tuple[Bytes, Bytes, int, Bytes]:
+def step(node: Node, mode: str, available: float, free: float = 1.0) -> tuple[Bytes, Bytes, int, Bytes]:
     """What was to be taken of each sliver, what is guaranteed, what the node lacks, and what was taken."""
-    words = [sys.executable, "-c", STEP, mode, str(available), "/etc/slicemgr/slicemgr.toml"]
+    words = [sys.executable, "-c", STEP, mode, str(available), str(free)]
     take, guarantees, needed, taken = json.loads(node.box.run(words, check=True).stdout)
     return take, guarantees, needed, taken
 
@@ -63,6 +64,11 @@ def group(node: Node, name: str) -> Path:
 
 def value(group: Path, file: str) -> int:
     return int((group / file).read_text())
+
+
+def taken_events(node: Node) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(node.ok("event", "list", "-f", "json"))
+    return [one for one in events if one["action"] == "memory taken"]
 
 
 @pytest.fixture
@@ -93,6 +99,21 @@ def test_what_is_idle_is_taken_and_what_is_guaranteed_stays(node: Node, two: tup
     assert any("would take" in one for one in said) and any("ended; the node took" in one for one in said), said
     [event] = [one for one in events if one["action"] == "memory taken"]
     assert (event["slice"], event["detail"].endswith(" of sliver 0")) == ("idle", True), event
+
+
+def test_with_time_a_little_of_what_is_idle_is_taken(node: Node, two: tuple[Path, Path]) -> None:
+    """The users learn nothing of it. In the control, the controller only observes."""
+    idle, events = node.show("idle")["slivers"][0]["id"], taken_events(node)
+    before = [value(one, "memory.usage_in_bytes") for one in two]
+    assert step(node, "observe", 0.5, 0.08)[0] == {}
+    take, _, _, taken = step(node, "on", 0.5, 0.08)
+    assert set(take) == {idle} and take[idle] < before[1] // 20
+    assert taken[idle] > take[idle] // 2
+    left = [value(one, "memory.usage_in_bytes") for one in two]
+    assert before[1] - left[1] > take[idle] // 2
+    assert left[0] > before[0] - 10 * MIB
+    assert [value(one, "memory.limit_in_bytes") for one in two] == [CEILING, CEILING]
+    assert taken_events(node) == events
 
 
 def test_a_killed_agent_leaves_no_lower_limit(node: Node, two: tuple[Path, Path]) -> None:

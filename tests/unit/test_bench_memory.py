@@ -34,6 +34,9 @@ def test_a_file_is_made_and_read(tmp_path: Path) -> None:
     assert (tmp_path / load.FILE).stat().st_size == 3 * MIB + 5
     found = run("memory.py", "read", str(3 * MIB), "2", "1", cwd=tmp_path)
     assert len(found["each_second"]) == 2 and min(found["each_second"]) > 0
+    assert len(found["p99"]) == 2
+    for rate, p99 in zip(found["each_second"], found["p99"], strict=True):
+        assert p99 > 0.5e6 / rate, "99 % of the reads take less, so it is no less than half of the mean"
 
 
 def test_the_third_sliver_reads_no_faster_than_it_may_and_no_disk(tmp_path: Path) -> None:
@@ -141,8 +144,10 @@ def test_slivers_are_promised_memory_one_to_two() -> None:
         assert [one.limit == one.guarantee for one in (low, high)] == [static, static]
 
 
-def step(turn: int, configuration: str, kept: tuple[float, float], back: int = 0, late: float = 0.0) -> dict[str, Any]:
-    """back: seconds after the pressure until the speed is that of before."""
+def step(
+    turn: int, configuration: str, kept: tuple[float, float], back: int = 0, late: float = 0.0, slower: float = 0.0
+) -> dict[str, Any]:
+    """back: seconds after the pressure until the speed is that of before. slower: of 99 % of the reads; 0: unknown."""
 
     def rates(part: float) -> list[float]:
         long = SECONDS + SECONDS // 2
@@ -160,6 +165,10 @@ def step(turn: int, configuration: str, kept: tuple[float, float], back: int = 0
         }
         for name, part in zip(("low", "high"), kept, strict=True)
     }
+    if slower:
+        p99 = [2.0] * SECONDS + [2.0 * slower] * 2 * SECONDS + [2.0] * SECONDS
+        p99[SECONDS * 2] = 1000.0  # one second of many
+        slivers = {name: {**one, "p99": p99} for name, one in slivers.items()}
     hog = {"guarantee": 0, "limit": GIB, "file": GIB, "at": 100.0, "each_second": [5.0] * 2 * SECONDS}
     node["taken"] = [7 * MIB] * 4 * SECONDS
     return {
@@ -176,17 +185,21 @@ def result(*steps: dict[str, Any]) -> Run:
     return Run(Path("run"), {"experiment": "memory", "parameters": {}}, found)
 
 
-def verdicts(kept: tuple[float, float], back: int = 0, turns: int = 5, late: float = 0.0) -> list[bool | None]:
-    steps = [step(turn, "controller", kept, back, late) for turn in range(1, turns + 1)]
+def verdicts(
+    kept: tuple[float, float], back: int = 0, turns: int = 5, late: float = 0.0, slower: float = 1.1
+) -> list[bool | None]:
+    steps = [step(turn, "controller", kept, back, late, slower) for turn in range(1, turns + 1)]
     return [one.reached for one in report.content(result(*steps)).aims]
 
 
 def test_the_verdicts_follow_from_what_was_measured() -> None:
-    assert verdicts((0.96, 0.97)) == [True, True, True, True]
-    assert verdicts((0.96, 0.93), back=1) == [False, False, True, True]
-    assert verdicts((0.9, 0.96), back=SECONDS) == [False, True, False, True]
-    assert verdicts((0.96, 0.97), turns=4) == [None] * 4, "too few repetitions"
-    assert [one.reached for one in report.content(result(step(1, "kernel", (1, 1)))).aims] == [None] * 4
+    assert verdicts((0.96, 0.97)) == [True, True, True, True, True]
+    assert verdicts((0.96, 0.93), back=1) == [False, False, True, True, True]
+    assert verdicts((0.9, 0.96), back=SECONDS) == [False, True, False, True, True]
+    assert verdicts((0.96, 0.97), slower=1.25) == [True, True, True, True, False]
+    assert verdicts((0.96, 0.97), slower=0.0) == [True, True, True, True, None], "a run of an earlier version"
+    assert verdicts((0.96, 0.97), turns=4) == [None] * 5, "too few repetitions"
+    assert [one.reached for one in report.content(result(step(1, "kernel", (1, 1)))).aims] == [None] * 5
 
 
 def test_a_load_that_began_later_is_moved() -> None:

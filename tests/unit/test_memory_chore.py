@@ -176,3 +176,21 @@ def test_how_fast_memory_is_used_does_not_count_what_was_taken(
         controller._freed += freed
         found.append(controller._node(Memory(TOTAL, TOTAL, next(free)), now).falling)
     assert found == [0.0, 100.0, 200.0, 100.0, 0.0], "the first and one after a long time tell nothing"
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_node_with_little_free_memory_is_read_at_times_if_it_may_take_some(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(cgroup, "version", lambda: version)
+    controller.measure = lambda: Memory(TOTAL, TOTAL, controller.available)
+    controller.available = 90
+    assert not any(controller.reads(now / 4) for now in range(40)), "it only observes"
+    controller.mode = "on"
+    assert [now for now in range(40, 80) if controller.reads(now / 4)] == [40, 60]
+    controller.available = 130
+    assert [now for now in range(80, 120) if controller.reads(now / 4)] == [80, 100], "to the higher mark"
+    controller.available = 150
+    assert not any(controller.reads(now / 4) for now in range(120, 160))
+    controller.available = 130
+    assert not any(controller.reads(now / 4) for now in range(160, 200))

@@ -211,7 +211,7 @@ def test_some_memory_stays_free_where_something_is_guaranteed() -> None:
     assert state.full and not state.short
     for node, holdings in (
         (FULL, [replace(one, guarantee=0) for one in (promised, *others)]),
-        (replace(FULL, free=None), [promised, *others]),
+        (replace(FULL, spares=True), [promised, *others]),
         (replace(FULL, free=int(0.04 * TOTAL)), [promised, *others]),
     ):
         assert memory.step(State(), node, holdings, 0, 0.25)[1].take == {}
@@ -248,3 +248,58 @@ def test_memory_that_falls_fast_is_taken_earlier() -> None:
     assert targets.needed == 0
     _, targets = memory.step(State(), replace(enough, falling=0.08 * TOTAL), holdings, 0, 0.25)
     assert targets.take == {"idle": pytest.approx(0.04 * TOTAL, abs=2)}
+
+
+UNUSED = Node(TOTAL, TOTAL // 2, int(0.08 * TOTAL), spares=True, slow=True)  # the rest is page cache
+LOST = State(slow=True, again=10.0, taken={"0": 10 * MIB, "1": 10 * MIB}, quiet={"2": 60.0})
+
+
+@given(st.sampled_from([State(), LOST]), st.integers(0, 4000), HOLDINGS, st.sampled_from([9.0, 10.0, 100.0]))
+def test_with_time_only_idle_memory_is_taken_and_slowly(
+    before: State, free: int, holdings: list[Holding], now: float
+) -> None:
+    node = replace(UNUSED, free=free * MIB)
+    after, targets = memory.step(before, node, holdings, now, 0.25)
+    assert not after.short and not after.full and not after.takes, "users learn nothing of it"
+    held = {one.id: one for one in holdings}
+    for name, amount in targets.take.items():
+        assert 0 < amount <= min(held[name].idle, held[name].charged - held[name].guarantee)
+        assert amount <= memory.SLOW * memory.SLOW_EVERY * held[name].charged
+    assert sum(targets.take.values()) <= targets.needed
+    assert not set(targets.take) & set(after.quiet)
+    if node.free is not None and node.free >= memory.UNUSED_HIGH * TOTAL:
+        assert not after.slow and not targets.take
+    if before.slow and now < before.again:
+        assert not targets.take and (not after.slow or after.taken == before.taken), "it is not yet time"
+
+
+def test_idle_memory_is_taken_slowly_only_while_little_is_free_and_if_wanted() -> None:
+    holdings = [Holding("idle", 0, 100, 4 * GIB, GIB)]
+    between = replace(UNUSED, free=int(0.12 * TOTAL))
+    state, targets = memory.step(State(), UNUSED, holdings, 0, 0.25)
+    assert state.slow and targets.take == {"idle": int(memory.SLOW * memory.SLOW_EVERY * 4 * GIB)}
+    assert memory.step(state, between, holdings, memory.SLOW_EVERY, 0.25)[1].take, "until the higher mark"
+    for node in (between, replace(UNUSED, slow=False), replace(UNUSED, free=None)):
+        assert memory.step(State(), node, holdings, 0, 0.25) == (State(), Targets({}, {"idle": 0}))
+
+
+def test_who_wants_back_what_was_taken_slowly_is_left_alone() -> None:
+    """Also if it reads it in many small parts. Who reads back little continues to lose."""
+    holdings = [Holding("wants", 0, 100, 4 * GIB, GIB), Holding("idle", 0, 100, 4 * GIB, GIB)]
+    state, targets = memory.step(State(), UNUSED, holdings, 0, 0.25)
+    part = {"wants": int(targets.take["wants"] * memory.BACK / 10) + 1, "idle": int(targets.take["idle"] / 200)}
+    reading = [replace(one, reread=part[one.id]) for one in holdings]
+    for number in range(1, 11):
+        state, targets = memory.step(state, UNUSED, reading, number / 4, 0.25)
+        assert not targets.take and state.slow
+    for now in (memory.SLOW_EVERY, memory.SLOW_QUIET, memory.SLOW_EVERY + memory.SLOW_QUIET + 1):
+        state, targets = memory.step(state, UNUSED, holdings, now, 0.25)
+        assert set(targets.take) == ({"idle"} if now <= memory.SLOW_QUIET else {"idle", "wants"})
+
+
+def test_a_node_that_becomes_short_takes_fast_at_once() -> None:
+    holdings = [Holding("idle", 0, 100, 4 * GIB, GIB)]
+    state, _ = memory.step(State(), UNUSED, holdings, 0, 0.25)
+    state, targets = memory.step(state, replace(UNUSED, available=int(0.05 * TOTAL)), holdings, 1, 1)
+    assert state.short and not state.slow
+    assert targets.take["idle"] > memory.SLOW * memory.SLOW_EVERY * 4 * GIB

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slicemgr.agent.chores.runner import Chore, First
@@ -108,7 +108,11 @@ class MemoryController:
             self._settled = True
         if self._is_calm(node, now):
             self._last = None
-            return None
+            if not node.has_little_unused(before=self._state.slow):
+                self._state = replace(self._state, slow=False)
+                return None
+            if now < self._state.again:
+                return None
         available, total = node.available, node.total
         hurries = available < memory.LOW * total or (self._state.short and available >= memory.HIGH * total)
         if now < self._rest and not hurries:
@@ -135,9 +139,8 @@ class MemoryController:
         free, at, freed = self._measured
         self._measured = measured.free, now, self._freed
         falling = (free + self._freed - freed - measured.free) / (now - at) if 0 < now - at < _RECENT else 0.0
-        if cgroup.version() == "v2":
-            return Node(measured.total, measured.available)
-        return Node(measured.total, measured.available, measured.free, falling)
+        spares, slow = cgroup.version() == "v2", self.mode == "on"
+        return Node(measured.total, measured.available, measured.free, falling, spares=spares, slow=slow)
 
     def _is_calm(self, node: Node, now: float) -> bool:
         """Whether no groups need be read. While little is free, what is guaranteed is looked up at times."""
@@ -264,7 +267,7 @@ class MemoryController:
     ) -> None:
         """Record what was taken, and the events that are due. Where nothing is really taken, users learn nothing."""
         after, took = self._state, self.mode == "on"
-        self._takings.add(before, after, taken, now)
+        self._takings.add(before, after, {} if after.slow else taken, now)
         events = self._takings.of_node(before, after, targets.needed, available, took=took)
         events += self._takings.of_slices(after, promises if took else [], now)
         if not events:

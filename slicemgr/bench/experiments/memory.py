@@ -259,14 +259,19 @@ class Memory:
         return found
 
     def _rates(self, words: Sequence[str], seconds: int, *arguments: str | int) -> Json:
-        """When a load began, by the clock of its sliver, and what it did in each second."""
+        """When a load began, by the clock of its sliver, what it did in each second, and `p99` of its reads if it has
+        one.
+        """
         found = self._load(words, *arguments)
-        at, rates = found.get("at"), found.get("each_second")
+        series = {name: found[name] for name in ("each_second", "p99") if name in found}
         if (
-            not load_hosts.is_measure(at)
-            or not isinstance(rates, list)
-            or len(rates) != seconds
-            or not all(map(load_hosts.is_measure, rates))
+            not load_hosts.is_measure(found.get("at"))
+            or "each_second" not in series
+            or not all(_has_measures(one, seconds) for one in series.values())
         ):
             raise Failed("a load in a sliver printed a result of another form")
-        return {"at": at, "each_second": rates}
+        return {"at": found["at"], **series}
+
+
+def _has_measures(found: object, count: int) -> bool:
+    return isinstance(found, list) and len(found) == count and all(map(load_hosts.is_measure, found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from slicemgr.bench.experiments.memory import (
@@ -25,6 +25,7 @@ from slicemgr.human import counted, size
 _KEPT = 0.95  # of the speed without pressure, which is to be kept, and which is to be back
 _BACK = 10.0  # seconds after the pressure in which it is to be back
 _SAME = 0.02  # of the speed: two slivers that keep parts that differ by less count as equal
+_SLOWER = 1.2  # times as long as without pressure, which 99 % of the reads may take
 _COST = 0.01  # of a core that the controller may use, with up to 200 slivers
 _FEW = 5  # repetitions below which no aim is decided
 _SMOOTH = 3  # seconds: a speed is back if their mean is
@@ -40,14 +41,16 @@ _TITLES = {LOW: "promised 1", HIGH: "promised 2", HOG: "promised nothing"}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One repetition of one configuration. rates: by sliver, for each second since the begin of the measurement.
+    """One repetition of one configuration. rates, p99: by sliver, for each second since the begin of the measurement.
 
-    begin, ramp, end: seconds when the pressure began, had grown, and ended.
+    p99: microseconds within which 99 % of the reads ended; empty in runs of earlier versions. begin, ramp, end: seconds
+    when the pressure began, had grown, and ended.
     """
 
     configuration: str
     data: Mapping[str, Any]
     rates: Mapping[str, Sequence[float]]
+    p99: Mapping[str, Sequence[float]]
     begin: int
     ramp: int
     end: int
@@ -70,6 +73,15 @@ class Measured:
                 return float(second - self.end)
         return None
 
+    def usual(self, name: str) -> float | None:
+        """The 99th percentile of reads without pressure, microseconds: the median of the seconds."""
+        return median(self.p99[name][1 : self.begin]) if name in self.p99 else None
+
+    def slower(self, name: str) -> float | None:
+        """How many times as long it is under pressure."""
+        usual = self.usual(name)
+        return median(self.p99[name][self.ramp : self.end]) / usual if usual else None
+
     @property
     def taken(self) -> int:
         return int(self.data["node"]["taken"][-1])
@@ -88,11 +100,15 @@ def measured(run: Run) -> list[Measured]:
             continue
         seconds = len(data["node"]["taken"]) // 4
         # The loads began a moment before or after the agent: whole seconds are moved.
-        rates = {
-            name: _moved(data["slivers"][name]["each_second"], data["slivers"][name]["at"] - data["node"]["at"])
-            for name in _PROMISED
-        }
-        found.append(Measured(data["configuration"], data, rates, seconds, seconds + seconds // 2, 3 * seconds))
+        rates, p99 = (
+            {
+                name: _moved(own[series], own["at"] - data["node"]["at"])
+                for name in _PROMISED
+                if series in (own := data["slivers"][name])
+            }
+            for series in ("each_second", "p99")
+        )
+        found.append(Measured(data["configuration"], data, rates, p99, seconds, seconds + seconds // 2, 3 * seconds))
     return found
 
 
@@ -126,7 +142,8 @@ def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
     """Table 1.2 of the thesis, for each configuration."""
     columns = [Column("who decides"), Column("sliver"), Column("guarantee", "MiB", 0), Column("without", "reads/s", 0)]
     columns += [Column("pressed", "reads/s", 0), Column("kept", "%", 1), Column("low", "%", 1), Column("high", "%", 1)]
-    columns += [Column("least", "%", 1), Column("back after", "s", 1), Column("of")]
+    columns += [Column("least", "%", 1), Column("back after", "s", 1), Column("99 % without", "µs", 1)]
+    columns += [Column("99 % pressed", "×", 2), Column("of")]
     rows: list[list[Value]] = []
     for name, some in by.items():
         for sliver in _PROMISED:
@@ -136,15 +153,22 @@ def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
             own = some[0].data["slivers"][sliver]
             numbers = [_percent(value) for value in (kept.mean, kept.low, kept.high, kept.least)]
             speeds = (fmean([one.before(sliver) for one in some]), fmean([one.pressed(sliver) for one in some]))
-            rows.append(
-                [_NAMES[name], _TITLES[sliver], own["guarantee"] / (1 << 20), *speeds, *numbers, back, len(some)]
-            )
+            slower = [_mean([getattr(one, what)(sliver) for one in some]) for what in ("usual", "slower")]
+            own_row = [_NAMES[name], _TITLES[sliver], own["guarantee"] / (1 << 20), *speeds, *numbers, back]
+            rows.append([*own_row, *slower, len(some)])
     note = (
         "Each sliver reads pages of a file of 80 % of its guarantee at random. Low and high: the 95 % confidence "
         "interval of the mean by Student's t. Back: until three seconds had 95 % of the speed again; a dash: not "
-        "within the measurement."
+        "within the measurement. 99 %: the time within which 99 % of the reads of a second ended, the median of the "
+        "seconds and the mean of the repetitions; pressed: as a multiple of that."
     )
     return Table("Reads of slivers within their guarantees", columns, rows, note)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None if one is not known."""
+    known = [one for one in values if one is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _percent(value: float | None) -> float | None:
@@ -252,6 +276,7 @@ def _aims(by: Mapping[str, Sequence[Measured]]) -> list[Aim]:
         f"the sliver that was promised more keeps at least as much, within {100 * _SAME:.0f} %, in each repetition",
         f"{100 * _KEPT:.0f} % of the speed is back within {_BACK:.0f} s, in each repetition",
         f"the controller uses at most {100 * _COST:.0f} % of a core",
+        f"99 % of the reads of a sliver within its guarantee take at most {_SLOWER:g} × as long as without pressure",
     )
     if not some:
         return [Aim(text, None, "not measured") for text in texts]
@@ -261,11 +286,16 @@ def _aims(by: Mapping[str, Sequence[Measured]]) -> list[Aim]:
     known = [one for one in backs if one is not None]
     slowest = "not within the measurement" if len(known) < len(backs) else f"at most {max(known):.0f} s"
     cost = fmean([one.cost for one in some])
+    slower = [_mean([one.slower(sliver) for one in some]) for sliver in _PROMISED]
+    times = [one for one in slower if one is not None]
     return [
         aim(texts[0], min(kept.values()) >= _KEPT, " and ".join(f"{100 * one:.1f} %" for one in kept.values())),
         aim(texts[1], min(gaps) >= -_SAME, f"at least {100 * min(gaps):+.1f} %"),
         aim(texts[2], len(known) == len(backs) and max(known) <= _BACK, slowest),
         aim(texts[3], cost <= _COST, f"{100 * cost:.2f} % with three slivers"),
+        aim(texts[4], max(times) <= _SLOWER, " and ".join(f"{one:.2f} ×" for one in times))
+        if len(times) == len(slower)
+        else Aim(texts[4], None, "not measured"),
     ]
 
 
@@ -282,5 +312,6 @@ def _row(one: Measured) -> dict[str, Any]:
     row: dict[str, Any] = {"repetition": one.data["turn"], "configuration": one.configuration}
     for sliver in _PROMISED:
         values = {"before": one.before(sliver), "pressed": one.pressed(sliver), "back": one.back(sliver)}
+        values |= {"p99": one.usual(sliver), "slower": one.slower(sliver)}
         row |= {f"{sliver}_{name}": value for name, value in values.items()}
     return row | {"taken": one.taken, "cost": one.cost}
