@@ -25,7 +25,7 @@ from slicemgr.drivers.libvirt import console_log, launch
 from slicemgr.drivers.libvirt.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
-from slicemgr.drivers.network import neighbours, traffic
+from slicemgr.drivers.network import links, neighbours, traffic
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, SlicemgrError
@@ -194,7 +194,7 @@ class Applier:
 
     def _domain(self, sliver: Sliver) -> None:
         """Start the domain, whatever an interrupted start has left: a link, or a domain that libvirtd was starting."""
-        traffic.unlink(sliver.id)
+        links.remove([names.link(sliver.id)])
         try:
             self._start(sliver)
         except Failed as error:
@@ -323,6 +323,8 @@ class Applier:
         return "" if clean else "did not shut down in time and was stopped by force"
 
     def _kill(self, sliver: Sliver) -> None:
+        if sliver.type is SliverType.LXC:
+            links.remove([names.link(sliver.id)])  # libvirtd does nothing else while it removes one
         self._hypervisor.kill(sliver.id)
 
     def _withdraw(self, sliver: Sliver) -> None:

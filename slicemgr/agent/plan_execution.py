@@ -12,12 +12,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.plan import Step, plan
 from slicemgr.agent.worker_threads import Rest
 from slicemgr.config import Config
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.network import links
 from slicemgr.errors import Code, SlicemgrError
 from slicemgr.model import OperationState, Sliver
 
@@ -49,6 +51,7 @@ class PlanExecutor:
         Errors are ignored: the turn of each sliver ends what still runs.
         """
         with suppress(SlicemgrError):
+            links.remove([names.link(one) for one in slivers])
             self._hypervisor.begin_kill(slivers)
 
     def carry_out(

@@ -21,6 +21,7 @@ from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root
 
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
+from slicemgr.drivers.kernel import cgroup
 from slicemgr.drivers.libvirt import processes
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
 from slicemgr.drivers.libvirt.host import Host
@@ -382,6 +383,21 @@ def test_many_can_be_killed_in_one_go(lxc: LxcDriver) -> None:
     for one in made:
         assert lxc.hypervisor.wait_gone(one.id, 30)
     assert set(lxc.hypervisor.domains()) == {spared.id}
+
+
+def test_the_group_of_a_container_that_ends_has_no_controller(lxc: LxcDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirtd waits for what is in there: in a group that still has it, as before, each end takes 0.2 s longer."""
+    sliver = lxc.start()
+    seen = lxc.hypervisor.domain(sliver.id)
+    assert seen is not None
+    assert cgroup.own_group(sliver.id, seen.pid, "cpu") is not None
+    killed: list[int] = []
+    monkeypatch.setattr(processes, "send_signal", lambda pid, number: killed.append(pid))
+    init = lxc.hypervisor.init_pid(sliver.id)
+    lxc.hypervisor.begin_kill([sliver.id])
+    assert killed == [init]
+    assert cgroup.own_group(sliver.id, seen.pid, "cpu") is None
+    assert cgroup.own_group(sliver.id, init, "cpu") is not None, "its processes keep their limits to the end"
 
 
 def test_a_sliver_that_ignores_the_shutdown_is_ended_by_force(lxc: LxcDriver) -> None:

@@ -135,6 +135,7 @@ class _Container:
         """Kill the init: virDomainDestroy takes 0.4 s per domain, and runs one at a time."""
         init = child(pid)
         if init is not None:
+            cgroup.release(pid)
             send_signal(init, signal.SIGKILL)
         return True
 

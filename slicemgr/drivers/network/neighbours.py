@@ -15,8 +15,8 @@ import struct
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.drivers.network import link_settings
-from slicemgr.drivers.network.link_settings import ARP_ACCEPT, DISABLE_IPV6, RP_FILTER
+from slicemgr.drivers.network import links
+from slicemgr.drivers.network.links import ARP_ACCEPT, DISABLE_IPV6, RP_FILTER
 from slicemgr.errors import Failed
 
 _IPV4 = {RP_FILTER: 1, ARP_ACCEPT: 0}
@@ -33,9 +33,9 @@ def guard(sliver: str, address: str) -> None:
     """Protect the sliver's link; may be repeated. Without a link there is no effect. Raises Failed."""
     link = names.link(sliver)
     try:
-        found = link_settings.read(link)
+        found = links.read(link)
         if not _fits_ipv4(found):
-            link_settings.write(link, _IPV4)
+            links.write(link, _IPV4)
         if not _fits_ipv6(found):
             (_IPV6 / link / "disable_ipv6").write_text("1")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -55,17 +55,17 @@ def is_guarded(sliver: str) -> bool:
             reply = fcntl.ioctl(control, _GET_ARP, _entry(link, peer, bytes(6)))
             mac, flags = _REQUEST.unpack(reply)[3:5]
         permanent = bool(flags & _PERMANENT) and mac[:6] == _mac(sliver)
-        found = link_settings.read(link)
+        found = links.read(link)
         return permanent and _fits_ipv4(found) and _fits_ipv6(found)
     except OSError as error:
         return error.errno in (*_NO_LINK, errno.EADDRNOTAVAIL)  # a link without an address has no neighbours
 
 
-def _fits_ipv4(found: link_settings.Settings) -> bool:
+def _fits_ipv4(found: links.Settings) -> bool:
     return all(found.ipv4.get(number) == value for number, value in _IPV4.items())
 
 
-def _fits_ipv6(found: link_settings.Settings) -> bool:
+def _fits_ipv6(found: links.Settings) -> bool:
     """Without IPv6, in the kernel or on the link, there is nothing to disable."""
     return found.ipv6.get(DISABLE_IPV6, 1) == 1
 

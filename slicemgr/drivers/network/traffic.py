@@ -120,16 +120,5 @@ def _remove(sliver: str) -> None:
                 raise
 
 
-def unlink(sliver: str) -> None:
-    """Remove the link of a sliver that does not run, as a killed libvirtd leaves it."""
-    link = names.link(sliver)
-    if (_LINKS / link).exists():
-        try:
-            _run(["ip", "-batch", "-"], f"link del {link}\n")
-        except command.CommandFailed:
-            if (_LINKS / link).exists():
-                raise
-
-
 def _run(words: list[str], lines: str) -> None:
     command.run(words, input=lines.encode(), timeout=_TIMEOUT)

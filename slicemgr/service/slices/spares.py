@@ -123,7 +123,9 @@ def _most_used(c: Connection, sliver_type: str) -> str | None:
     if used is not None:
         return used
     left = sa.select(i.name).join(t.spares, _P.image == i.sha256).where(_P.type == sliver_type)
-    return c.scalar(left.where(i.project.is_(None), i.state == ImageState.READY).order_by(_P.created_at.desc()).limit(1))
+    return c.scalar(
+        left.where(i.project.is_(None), i.state == ImageState.READY).order_by(_P.created_at.desc()).limit(1)
+    )
 
 
 def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
