@@ -263,7 +263,8 @@ class Memory:
         one.
         """
         found = self._load(words, *arguments)
-        series = {name: found[name] for name in ("each_second", "p99") if name in found}
+        names = ("each_second", "p99")
+        series: Json = {name: found[name] for name in names if name in found}
         if (
             not load_hosts.is_measure(found.get("at"))
             or "each_second" not in series
