@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,18 @@ def test_counts_have_whole_numbers_on_their_axis(log: bool, counts: list[float],
     axes = plots.draw(plot, plots._PAPER).axes[0]
     shown = [text for one in axes.get_xticklabels(which="both") if (text := one.get_text())]
     assert set(labels) <= set(shown) and all(one.isdigit() for one in shown)
+
+
+def test_many_bars_and_groups_can_be_told_apart() -> None:
+    """Beyond the last colour bars have stripes, and long labels side by side several lines."""
+    names = [f"a-long-name-{number}" for number in range(8)]
+    plot = Plot("x", "x", Axis("x"), Axis("y"), [Series(name, [], [1.0] * 8) for name in names], groups=names)
+    axes = plots.draw(plot, plots._PAPER).axes[0]
+    looks = [(bars[0].get_facecolor(), bars[0].get_hatch()) for bars in axes.containers]
+    assert len(set(looks)) == 8
+    assert all("\n" in one.get_text() for one in axes.get_xticklabels())
+    few = replace(plot, groups=names[:2], series=[replace(one, y=[1.0] * 2) for one in plot.series[:2]])
+    assert [one.get_text() for one in plots.draw(few, plots._PAPER).axes[0].get_xticklabels()] == names[:2]
 
 
 def test_the_memory_of_few_slivers_is_not_judged(tmp_path: Path) -> None:

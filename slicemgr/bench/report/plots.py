@@ -26,7 +26,8 @@ class Colours:
     back: str
 
 
-# Placeholders in an SVG for the colours of the page. Curves beyond the last colour reuse the first with another dash.
+# Placeholders in an SVG for the colours of the page. Curves beyond the last colour reuse the first with another dash,
+# bars with stripes.
 _PAGE = Colours("#010101", "#020202", ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306"), "none")
 _VARIABLES = {
     _PAGE.ink: "var(--ink)",
@@ -39,6 +40,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _SIZE = (7.2, 4.2)  # inches
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _FEW = 12  # up to this number of counts, a logarithmic axis has a label at each
+_ROW = 72  # characters of labels side by side
 _MARKED = 45  # up to this number of points, each one is marked
 _SETTINGS = {
     "svg.fonttype": "none",
@@ -100,7 +102,8 @@ def draw(plot: Plot, colours: Colours) -> Figure:
             axes = right if series.right and right is not None else left
             paint = colours.curves[place % len(colours.curves)]
             if plot.groups:
-                handles.append(_bars(axes, series, place, len(plot.series), paint, colours.ink))
+                stripes = "////" if place >= len(colours.curves) else ""
+                handles.append(_bars(axes, series, place, len(plot.series), (paint, colours.ink, stripes)))
             else:
                 handles.append(_curve(axes, series, place, paint))
         _axes(plot, left, right, colours)
@@ -142,11 +145,13 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _bars(axes: Axes, series: Series, place: int, count: int, paint: str, ink: str) -> Any:
+def _bars(axes: Axes, series: Series, place: int, count: int, look: tuple[str, str, str]) -> Any:
+    """look: the colours of bars and whiskers, and the pattern of matplotlib for stripes."""
+    paint, ink, stripes = look
     width = 0.8 / count
     at = [group - 0.4 + (place + 0.5) * width for group in range(len(series.y))]
     heights = [_number(one) for one in series.y]
-    drawn = axes.bar(at, heights, width * 0.92, color=paint)
+    drawn = axes.bar(at, heights, width * 0.92, color=paint, hatch=stripes, edgecolor=ink, lw=0)
     if series.low and series.high:
         below = [value - _number(low) for value, low in zip(heights, series.low, strict=True)]
         above = [_number(high) - value for value, high in zip(heights, series.high, strict=True)]
@@ -171,7 +176,9 @@ def _axes(plot: Plot, left: Axes, right: Axes | None, colours: Colours) -> None:
     left.grid(axis="y", color=colours.rule, lw=0.6)
     left.set_axisbelow(True)
     if plot.groups:
-        left.set_xticks(range(len(plot.groups)), plot.groups)
+        crowded = len(plot.groups) * max(map(len, plot.groups)) > _ROW
+        labels = [one.replace("-", "-\n") if crowded else one for one in plot.groups]
+        left.set_xticks(range(len(plot.groups)), labels)
         left.set_xlim(-0.6, len(plot.groups) - 0.4)
         return
     if plot.x.log:
