@@ -82,6 +82,7 @@ def cold_and_warm(node: Node, *options: str) -> tuple[dict[str, Any], dict[str, 
 
 def test_a_spare_becomes_the_tenants(spares: Node) -> None:
     (spare,) = ready(spares)
+    assert spares.ok("node", "list", "-c", "spares", "-f", "csv").split() == ["spares", "1"]
     (host_key,) = spares.rows(f"SELECT host_key FROM slivers WHERE id = '{spare}'")[0]
     inside = "hostname; cat /etc/hostname /etc/machine-id; hostname -i; cat /root/.ssh/authorized_keys"
     shown = spares.create("exp", "--disk", "1G")

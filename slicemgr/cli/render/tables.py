@@ -136,6 +136,7 @@ NODES = Table(
         field("address"),
         field("agent_seen_at", when),
         Column("slivers", lambda row: row["used"]["slivers"]),
+        Column("spares", lambda row: row["used"].get("spares")),
         field("capacity.cpus", number),
         field("capacity.memory", size),
         field("capacity.disk", size),
@@ -166,7 +167,7 @@ NODES = Table(
         "ports_used",
     ),
 )
-NODE = Table(NODES.columns, (*NODES.default, "addresses", "port_pool", "denied", "clock"))
+NODE = Table(NODES.columns, (*NODES.default, "spares", "addresses", "port_pool", "denied", "clock"))
 OPERATIONS = Table(
     (
         field("id", whole=True),
