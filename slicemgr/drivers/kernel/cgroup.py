@@ -199,13 +199,18 @@ def own_group(sliver: str, pid: int, controller: str) -> Path | None:
 
 
 def release(pid: int) -> None:
-    """Move the controller of a container that is to end into this process's group, without the limits of the sliver.
+    """Move the controller of a container that is to end out of the sliver's group, in which its processes stay.
 
     libvirtd cleans up at the first sign of its end, and then waits 0.2 s if a process is still in the domain's group:
-    on v2 in the only one, on v1 in that of the first controller.
+    on v2 in the only one, on v1 in that of the first controller. On v1 it goes to the group above, and on v2, where
+    that cannot have processes, to the group of this process.
     """
     with contextlib.suppress(OSError, Failed):
-        (group_of(os.getpid(), "cpu") / "cgroup.procs").write_text(str(pid))
+        group = group_of(pid, "cpu")
+        if version() == "v2":
+            (group_of(os.getpid(), "cpu") / "cgroup.procs").write_text(str(pid))
+        elif _DOMAIN_V1.fullmatch(group.name):  # it may be called again
+            (group.parent / "cgroup.procs").write_text(str(pid))
 
 
 @dataclass(frozen=True, slots=True)
