@@ -125,16 +125,23 @@ def test_slices_that_take_a_spare_are_measured_apart(
     ]
 
 
+@pytest.mark.parametrize(("most", "unfit"), [(0.5, 60.0), (3600.0, 0.5)], ids=["too long", "they do not fit"])
 @pytest.mark.usefixtures("slicectl")
 def test_a_node_without_spares_is_named_while_it_is_waited_for_and_then_an_error(
-    testbed: PaperTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    testbed: PaperTestbed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    most: float,
+    unfit: float,
 ) -> None:
     testbed.spares = False
-    monkeypatch.setattr(lifecycle, "_SPARE_SECONDS", {"lxc": 0.5})
+    monkeypatch.setattr(lifecycle, "_SPARE_SECONDS", {"lxc": most})
+    monkeypatch.setattr(lifecycle, "_SPARE_UNFIT", unfit)
     monkeypatch.setattr(lifecycle, "_SPARE_TOLD", 0.1)
     assert main([*SMALL, "--warm", "--output", str(tmp_path / "run")]) != 0
     told = capsys.readouterr().err
-    assert told.count("waiting at most 0 s for spare slivers of the node: lxc image=") == 1
+    assert told.count(f"waiting at most {most:.0f} s for spare slivers of the node: lxc image=") == 1
     assert "the node does not keep enough spares that fit these slices" in told
 
 

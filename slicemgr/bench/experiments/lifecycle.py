@@ -7,6 +7,7 @@ a third one, in which each slice takes a spare of the node.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ _RAW_SECONDS = 1800.0
 _GUESS = {"lxc": 0.3, "kvm": 20.0}  # estimated seconds of one sliver, for the dry run
 _SPARE_SECONDS = {"lxc": 120.0, "kvm": 900.0}  # within which the node must have a spare again
 _SPARE_TOLD = 10.0  # seconds after which the user learns what is waited for
+_SPARE_UNFIT = 60.0  # seconds after which spares that do not fit are not replaced by others
 _SPARE_PAUSE = 0.2  # seconds between two checks for one
 _SETTLED = 0.5  # seconds after which the node is idle again
 PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
@@ -274,20 +276,23 @@ class Lifecycle:
 
         Raises Failed, or Over if `stop` is set.
         """
-        wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']} count={count}"
+        boot = f" boot={asked['boot']}" if asked.get("boot") else ""
+        wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']}{boot} count={count}"
         begun, most, told = time.monotonic(), _SPARE_SECONDS[asked["type"]] * count, False
-
-        def ready() -> bool:
-            there = self._client.nodes.get(self._parameters.node)["used"].get("spares", 0) >= count
-            return there and bool(slivers.dry_run(self._client, asked).get("warm"))
-
-        while not ready():
+        unfit_since = math.inf
+        while True:
+            if self._client.nodes.get(self._parameters.node)["used"].get("spares", 0) < count:
+                unfit_since = math.inf
+            elif slivers.dry_run(self._client, asked).get("warm"):
+                break
+            else:
+                unfit_since = min(unfit_since, time.monotonic())
             slivers.check(self._stop)
             waited = time.monotonic() - begun
             if waited > _SPARE_TOLD and not told:
                 progress.say(f"waiting at most {most:.0f} s for spare slivers of the node: {wanted}")
                 told = True
-            if waited > most:
+            if waited > most or time.monotonic() - unfit_since > _SPARE_UNFIT:
                 hint = f"an admin sets spares.keep on the node, such as `{wanted}`"
                 raise Failed("the node does not keep enough spares that fit these slices", hint=hint)
             self._stop.wait(_SPARE_PAUSE)
