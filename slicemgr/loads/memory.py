@@ -63,10 +63,13 @@ def read(size: int, seconds: float, seed: int) -> Iterator[tuple[int, float]]:
             time.sleep(_PAUSE * (before - begun) / 1e9)
             return _AT_ONCE
 
+        rate, p99 = 0, 0.0
         for count in each_second(some, seconds):
-            times.sort()
-            yield int(count / sum(times) * 1e9), times[len(times) * 99 // 100] / 1000
-            times.clear()
+            if times:  # in a pause for a whole second nothing is known that is newer
+                times.sort()
+                rate, p99 = int(count / sum(times) * 1e9), times[len(times) * 99 // 100] / 1000
+                times.clear()
+            yield rate, p99
 
 
 def stream(size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:

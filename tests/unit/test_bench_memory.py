@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ def test_a_file_is_made_and_read(tmp_path: Path) -> None:
     assert len(found["p99"]) == 2
     for rate, p99 in zip(found["each_second"], found["p99"], strict=True):
         assert p99 > 0.5e6 / rate, "99 % of the reads take less, so it is no less than half of the mean"
+
+
+def test_a_second_without_a_read_has_the_values_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause after slow reads can be longer than a second."""
+    monkeypatch.chdir(tmp_path)
+    load.make(MIB, 1)
+
+    def seconds(some: Callable[[], int], _: float) -> Iterator[int]:
+        yield 0
+        yield some()
+        yield 0
+
+    monkeypatch.setattr(load, "each_second", seconds)
+    first, second, third = load.read(MIB, 3, 1)
+    assert first == (0, 0.0) and second[0] > 0 and second[1] > 0 and third == second
 
 
 def test_the_third_sliver_reads_no_faster_than_it_may_and_no_disk(tmp_path: Path) -> None:
