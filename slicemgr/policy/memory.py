@@ -10,7 +10,8 @@ guaranteed, what is beyond guarantees is taken already before nothing is free: i
 rate, because the kernel would take the same, of all slivers alike.
 
 While there is time, idle memory is taken slowly as soon as little is free, so that a program that wants memory gets it
-without a search. A sliver that wants back a good part of what it lost is left alone for longer than in a shortage.
+without a search; not if most of what could be taken is the node's own page cache. A sliver that wants back a good part
+of what it lost is left alone for longer than in a shortage.
 
 Bytes, seconds, and bytes per second.
 """
@@ -149,13 +150,13 @@ def _slowly(
     if before.slow and now < before.again:
         return State(quiet=before.quiet, taken=lost, slow=True, again=before.again, read=read), Targets({}, guarantees)
     quiet = {**before.quiet, **{name: now + SLOW_QUIET for name, back in read.items() if back > BACK * lost[name]}}
-    part = SLOW * SLOW_EVERY
+    free, part, idle = node.free or 0, SLOW * SLOW_EVERY, sum(one.idle for one in holdings)
     most = {
         one.id: min(one.idle, _beyond(one, guarantees), int(part * one.charged))
         for one in holdings
-        if one.id not in quiet
+        if one.id not in quiet and 2 * idle >= node.available - free
     }
-    needed = math.ceil(UNUSED_HIGH * node.total) - (node.free or 0)
+    needed = math.ceil(UNUSED_HIGH * node.total) - free
     take = {name: n for name, n in _share(needed, most, {one.id: one.weight for one in holdings}).items() if n}
     return State(quiet=quiet, taken=take, slow=True, again=now + SLOW_EVERY), Targets(take, guarantees, needed)
 

@@ -105,8 +105,8 @@ def test_with_time_a_little_of_what_is_idle_is_taken(node: Node, two: tuple[Path
     """The users learn nothing of it. In the control, the controller only observes."""
     idle, events = node.show("idle")["slivers"][0]["id"], taken_events(node)
     before = [value(one, "memory.usage_in_bytes") for one in two]
-    assert step(node, "observe", 0.5, 0.08)[0] == {}
-    take, _, _, taken = step(node, "on", 0.5, 0.08)
+    assert step(node, "observe", 0.085, 0.08)[0] == {}
+    take, _, _, taken = step(node, "on", 0.085, 0.08)
     assert set(take) == {idle} and take[idle] < before[1] // 20
     assert taken[idle] > take[idle] // 2
     left = [value(one, "memory.usage_in_bytes") for one in two]

@@ -250,7 +250,7 @@ def test_memory_that_falls_fast_is_taken_earlier() -> None:
     assert targets.take == {"idle": pytest.approx(0.04 * TOTAL, abs=2)}
 
 
-UNUSED = Node(TOTAL, TOTAL // 2, int(0.08 * TOTAL), spares=True, slow=True)  # the rest is page cache
+UNUSED = Node(TOTAL, int(0.14 * TOTAL), int(0.08 * TOTAL), spares=True, slow=True)  # the rest is page cache
 LOST = State(slow=True, again=10.0, taken={"0": 10 * MIB, "1": 10 * MIB}, quiet={"2": 60.0})
 
 
@@ -281,6 +281,15 @@ def test_idle_memory_is_taken_slowly_only_while_little_is_free_and_if_wanted() -
     assert memory.step(state, between, holdings, memory.SLOW_EVERY, 0.25)[1].take, "until the higher mark"
     for node in (between, replace(UNUSED, slow=False), replace(UNUSED, free=None)):
         assert memory.step(State(), node, holdings, 0, 0.25) == (State(), Targets({}, {"idle": 0}))
+
+
+def test_slivers_do_not_pay_for_the_page_cache_of_the_node() -> None:
+    """The control has no more of it than slivers hold idle."""
+    holdings = [Holding("idle", 0, 100, 4 * GIB, GIB)]
+    for others, takes in ((int(1.1 * GIB), False), (GIB, True)):
+        node = replace(UNUSED, available=int(0.08 * TOTAL) + GIB + others)
+        state, targets = memory.step(State(), node, holdings, 0, 0.25)
+        assert state.slow and bool(targets.take) is takes
 
 
 def test_who_wants_back_what_was_taken_slowly_is_left_alone() -> None:
