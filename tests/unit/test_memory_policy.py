@@ -263,7 +263,7 @@ def test_with_time_only_idle_memory_is_taken_and_slowly(
     assert not after.short and not after.full and not after.takes, "users learn nothing of it"
     held = {one.id: one for one in holdings}
     for name, amount in targets.take.items():
-        assert 0 < amount <= min(held[name].idle, held[name].charged - held[name].guarantee)
+        assert 0 < amount <= min(held[name].idle, held[name].charged - targets.guarantees[name])
         assert amount <= memory.SLOW * memory.SLOW_EVERY * held[name].charged
     assert sum(targets.take.values()) <= targets.needed
     assert not set(targets.take) & set(after.quiet)
