@@ -148,14 +148,12 @@ def _slowly(
     lost = before.taken if before.slow else {}
     read = {one.id: before.read.get(one.id, 0) + one.reread for one in holdings if one.id in lost}
     if before.slow and now < before.again:
-        return State(quiet=before.quiet, taken=lost, slow=True, again=before.again, read=read), Targets({}, guarantees)
-    quiet = {**before.quiet, **{name: now + SLOW_QUIET for name, back in read.items() if back > BACK * lost[name]}}
+        return replace(before, read=read), Targets({}, guarantees)
+    wanted = (name for name, back in read.items() if back > BACK * lost[name])
+    quiet = {**before.quiet, **dict.fromkeys(wanted, now + SLOW_QUIET)}
     free, part, idle = node.free or 0, SLOW * SLOW_EVERY, sum(one.idle for one in holdings)
-    most = {
-        one.id: min(one.idle, _beyond(one, guarantees), int(part * one.charged))
-        for one in holdings
-        if one.id not in quiet and 2 * idle >= node.available - free
-    }
+    losing = [one for one in holdings if one.id not in quiet] if 2 * idle >= node.available - free else []
+    most = {one.id: min(one.idle, _beyond(one, guarantees), int(part * one.charged)) for one in losing}
     needed = math.ceil(UNUSED_HIGH * node.total) - free
     take = {name: n for name, n in _share(needed, most, {one.id: one.weight for one in holdings}).items() if n}
     return State(quiet=quiet, taken=take, slow=True, again=now + SLOW_EVERY), Targets(take, guarantees, needed)

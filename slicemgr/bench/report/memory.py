@@ -148,8 +148,7 @@ def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
     for name, some in by.items():
         for sliver in _PROMISED:
             kept = stats.summary([one.kept(sliver) for one in some])
-            backs = [one.back(sliver) for one in some]
-            back = None if None in backs else stats.mean_of_known(backs)
+            back = _mean([one.back(sliver) for one in some])
             own = some[0].data["slivers"][sliver]
             numbers = [_percent(value) for value in (kept.mean, kept.low, kept.high, kept.least)]
             speeds = (fmean([one.before(sliver) for one in some]), fmean([one.pressed(sliver) for one in some]))
@@ -167,8 +166,7 @@ def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """None if one is not known."""
-    known = [one for one in values if one is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    return None if None in values else stats.mean_of_known(values)
 
 
 def _percent(value: float | None) -> float | None:

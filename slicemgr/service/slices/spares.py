@@ -115,17 +115,16 @@ def _most_used(c: Connection, sliver_type: str) -> str | None:
     """The image for all projects that most slices of the type have, by name; of equals, that of the newest slice."""
     l, i = t.slices.c, t.images.c
     query = sa.select(i.name).join(t.slices, l.image == i.sha256).where(l.type == sliver_type)
-    query = query.where(i.project.is_(None), i.state == ImageState.READY).group_by(i.name, i.sha256)
+    everybodys = (i.project.is_(None), i.state == ImageState.READY)
+    query = query.where(*everybodys).group_by(i.name, i.sha256)
     # Twice as many for another than the one that is kept: otherwise each create could replace the spares of all nodes.
     kept = sa.exists().where(_P.image == i.sha256, _P.type == sliver_type).correlate(t.images)
     most = sa.func.count() * sa.case((kept, 2), else_=1)
     used: str | None = c.scalar(query.order_by(most.desc(), sa.func.max(l.created_at).desc()).limit(1))
     if used is not None:
         return used
-    left = sa.select(i.name).join(t.spares, _P.image == i.sha256).where(_P.type == sliver_type)
-    return c.scalar(
-        left.where(i.project.is_(None), i.state == ImageState.READY).order_by(_P.created_at.desc()).limit(1)
-    )
+    left = sa.select(i.name).join(t.spares, _P.image == i.sha256).where(_P.type == sliver_type, *everybodys)
+    return c.scalar(left.order_by(_P.created_at.desc()).limit(1))
 
 
 def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
