@@ -46,7 +46,7 @@ class PlanExecutor:
         )
 
     def begin_kill(self, slivers: Collection[str]) -> None:
-        """Begin to kill the containers among slivers that are to be deleted, all at the same time.
+        """Begin to kill containers that are to be deleted, all at the same time.
 
         Errors are ignored: the turn of each sliver ends what still runs.
         """

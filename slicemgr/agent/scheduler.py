@@ -28,7 +28,7 @@ from slicemgr.agent.worker_threads import Rest, Turns
 from slicemgr.config import Config
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.ipc.wake import Listener
-from slicemgr.model import Desired, OperationState, Phase, Sliver
+from slicemgr.model import Desired, OperationState, Phase, Sliver, SliverType
 from slicemgr.store import Store, StoreError, incarnation
 from slicemgr.store import pending as work
 
@@ -209,7 +209,8 @@ class Scheduler:
                 self._rows.pop(sliver, None)
             self._rows.update(rows)
         to_delete = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers if sliver in rows}
-        idle = [sliver for sliver in to_delete if not self._turns.busy(sliver)]
+        containers = (sliver for sliver in to_delete if rows[sliver].type is SliverType.LXC)
+        idle = [sliver for sliver in containers if not self._turns.busy(sliver)]
         for row in fresh:
             self._start(row, elsewhere)
         if idle:

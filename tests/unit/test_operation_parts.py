@@ -20,7 +20,7 @@ from slicemgr.cli.commands import op
 from slicemgr.cli.render import progress
 from slicemgr.config import AgentConfig
 from slicemgr.ipc.wake import wake
-from slicemgr.model import OperationState, Sliver
+from slicemgr.model import OperationState, Sliver, SliverType
 from slicemgr.service.nodes import operations
 from slicemgr.service.slices import slices
 from slicemgr.service.views import events as event_views
@@ -246,6 +246,16 @@ def test_a_sliver_of_another_node_is_an_error(service: Service, action: str) -> 
     part = shown(service, operation)["parts"][0]
     assert (part["node"], part["state"]) == ("node1", "failed")
     assert part["error"] == f"1 of 2 slivers: {moved}: the sliver is on another node"
+
+
+@pytest.mark.parametrize(("kind", "early"), [(SliverType.LXC, True), (SliverType.KVM, False)])
+def test_only_containers_are_killed_before_their_turn(service: Service, kind: SliverType, early: bool) -> None:
+    """Their links are removed as well, and QEMU must not lose its link while it runs."""
+    first, *_ = spread(service)
+    with service.store.write() as c:
+        c.execute(t.slices.update().values(type=kind))
+    executor = run_agent(service, slices.act(service.store, service.config, "exp", "delete", ADMIN))
+    assert executor.planned == [first] and executor.killed == ([first] if early else [])
 
 
 def test_a_part_without_a_sliver_of_the_node_is_an_error(service: Service) -> None:
