@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -42,6 +43,8 @@ KINDS = (  # from source; Debian packages; both with what the centre of a testbe
     "centre-source",
 )
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # packages of an installed Debian
+BENCHES, REMOVAL_TESTS = "tests/production/run_benches.py", "tests/production/test_removal.py"
+BENCH_PACKAGES = ("redis-server", "memcached", "stress-ng")  # what experiments send to slivers
 SUITES = ("bookworm", "trixie")
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
 
@@ -98,9 +101,12 @@ def centre_packages() -> list[str]:
 # the tree
 
 
-def ensure_tree(suite: str, more: Sequence[str] = ()) -> Path:
-    """The tree of a Debian with the packages of the list, installed once for each list. more: other packages."""
-    packages, name = [*package_list(), *SYSTEM, *more], f"{suite}+" if more else suite
+def ensure_tree(suite: str, more: Sequence[str] = (), mark: str = "+") -> Path:
+    """The tree of a Debian with the packages of the list, installed once for each list.
+
+    more: other packages, with the mark of their tree.
+    """
+    packages, name = [*package_list(), *SYSTEM, *more], f"{suite}{mark}" if more else suite
     key = hashlib.sha256("\n".join([suite, *packages]).encode()).hexdigest()[:12]
     tree = CACHE / f"{name}-{key}"
     if tree.exists():
@@ -294,12 +300,16 @@ def run(
     *,
     kind: str,
     output: Path | None = None,
+    hardware: machine.Hardware = machine.USUAL,
+    bench: Sequence[str] = (),
+    programs: Sequence[Path] = (),
 ) -> str:
     """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
     kind: of KINDS; packages are installed on the running machine. output: the folder for the files that tests of the
-    first boot keep.
+    first boot keep. bench: arguments of `slicectl bench` that its tests run, with the packages that they need.
+    programs: copied to /usr/local/bin.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
@@ -309,20 +319,28 @@ def run(
     if packaged:
         found = packaged_commands(text, commands, centre=centre)
         script = machine.Script(*found, tests, after_reboot, settings=":")
-    tree = ensure_tree(suite, centre_packages() if centre else ())
+    if bench:
+        tree = ensure_tree(suite, BENCH_PACKAGES, "-bench")
+    else:
+        tree = ensure_tree(suite, centre_packages() if centre else ())
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="run.", dir=CACHE) as directory:
         work = Path(directory)
         with overlay(tree, work) as root:
             (build_packages if packaged else install)(root, commands)
             in_tree(root, "\n".join(["set -e", *machine.write_files(root, script, images)]))
+            if hardware.legacy:
+                (root / machine.MACHINED).unlink(missing_ok=True)
+            (root / "opt" / "tests" / "bench.json").write_text(json.dumps(bench))
+            for program in programs:
+                shutil.copy(program, root / "usr" / "local" / "bin")
             say(f"installed in {time.monotonic() - started:.0f} s")
             machine.make_disk(root, work / "root.raw")
             shutil.copy(max((root / "boot").glob("vmlinuz-*")), work / "vmlinuz")
             shutil.copy(max((root / "boot").glob("initrd.img-*")), work / "initrd")
         say(f"booting after {time.monotonic() - started:.0f} s")
         try:
-            return machine.boot(work, pool_disk, console)
+            return machine.boot(work, pool_disk, console, hardware)
         finally:
             if output is not None:
                 machine.read_output(work / "root.raw", output)
@@ -339,8 +357,17 @@ def main() -> int:
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
     parser.add_argument("--output", type=Path, help="a new folder for the files that tests keep, such as pages")
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
-    parser.add_argument("tests", nargs="+", metavar="TEST", help="of the first boot")
+    parser.add_argument("--memory", default=machine.MEMORY, help="of the machine (default: %(default)s)")
+    parser.add_argument("--swap", default="", metavar="SIZE", help="a disk for swap, with zswap (default: none)")
+    parser.add_argument("--legacy", action="store_true", help="boot with cgroup v1")
+    parser.add_argument(
+        "--bench", action="append", default=[], metavar="ARGUMENTS", help="measure by `slicectl bench ARGUMENTS`"
+    )
+    parser.add_argument("--program", action="append", type=Path, default=[], help="to copy to /usr/local/bin")
+    parser.add_argument("tests", nargs="*", metavar="TEST", help="of the first boot; not needed with --bench")
     arguments = parser.parse_args()
+    if not arguments.tests and not arguments.bench:
+        parser.error("name a TEST or a --bench")
     if arguments.output is not None:
         arguments.output.mkdir(parents=True)  # an error now, not after the machine has ended
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -354,11 +381,14 @@ def main() -> int:
         arguments.suite,
         arguments.pool_disk,
         images,
-        arguments.tests,
-        arguments.after_reboot,
+        arguments.tests or [BENCHES],
+        arguments.after_reboot or [REMOVAL_TESTS],
         console,
         kind=arguments.kind,
         output=arguments.output,
+        hardware=machine.Hardware(arguments.memory, arguments.swap, arguments.legacy),
+        bench=arguments.bench,
+        programs=arguments.program,
     )
     whole, results = machine.merge(output)
     sys.stdout.write(results)

@@ -16,6 +16,9 @@ NAME = "testbed.example"  # of the machine, as in the documents
 SECONDS = 6000.0  # timeout of both boots
 DISK = "6G"
 MEMORY = "4G"
+KERNEL_OPTIONS = "root=/dev/vda rw console=ttyS0 quiet mitigations=off systemd.show_status=false loglevel=3"
+# With cgroup v1 and systemd 243 or newer, libvirt's containers do not start if machined is there (systemd #13629).
+MACHINED = "usr/share/dbus-1/system-services/org.freedesktop.machine1.service"
 OWN_PYTHON = "/opt/testenv/bin/python"  # not that of the program, which must bring all of its dependencies
 XML_START = "<?xml "
 
@@ -52,6 +55,7 @@ if [ ! -e rebooted ]; then
     mark setting up
     set -ex
     {settings}
+    if [ -b /dev/vdc ]; then mkswap /dev/vdc && swapon /dev/vdc; fi
     {start}
     set +ex
     check {tests}
@@ -111,6 +115,28 @@ class Script:
     settings: str = SETTINGS
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """Of the machine, and how it is booted. swap: size of a third disk for it, compressed in memory first (zswap); "":
+    none. legacy: with cgroup v1.
+    """
+
+    memory: str = MEMORY
+    swap: str = ""
+    legacy: bool = False
+
+    @property
+    def options(self) -> str:
+        """For the command line of the kernel."""
+        found = ["zswap.enabled=1"] if self.swap else []
+        if self.legacy:
+            found += ["systemd.unified_cgroup_hierarchy=0", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"]
+        return " ".join(found)
+
+
+USUAL = Hardware()
+
+
 def write_files(root: Path, script: Script, images: str) -> list[str]:
     """Write the files that a machine needs for boot and tests. Returns the commands to run in the tree then."""
     ours, units = root / "opt" / "tests", root / "etc" / "systemd" / "system"
@@ -162,20 +188,23 @@ def merge(text: str) -> tuple[int, str]:
     return whole, ET.tostring(merged, encoding="unicode")
 
 
-def boot(work: Path, pool_disk: Path, console: Path, seconds: float = SECONDS) -> str:
+def boot(work: Path, pool_disk: Path, console: Path, hardware: Hardware = USUAL, seconds: float = SECONDS) -> str:
     """Run the machine to its end, for at most `seconds`, and return the output of its second serial port.
 
     work: has `vmlinuz`, `initrd`, `root.raw`. console: the file for the output of its first serial port.
     """
-    results = work / "results.xml"
+    results, swap = work / "results.xml", work / "swap.raw"
+    if hardware.swap:
+        subprocess.run(["truncate", "-s", hardware.swap, swap], check=True)
     words = [
         "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64",
-        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", EMULATED_CPU, "-smp", "2", "-m", MEMORY,
+        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", EMULATED_CPU, "-smp", "2", "-m", hardware.memory,
         "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none",
         "-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd"),
-        "-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off systemd.show_status=false loglevel=3",
+        "-append", f"{KERNEL_OPTIONS} {hardware.options}",
         "-drive", f"file={work / 'root.raw'},format=raw,if=virtio,cache=unsafe",
         "-drive", f"file={pool_disk},format=raw,if=virtio,cache=unsafe,snapshot=on",
+        *(["-drive", f"file={swap},format=raw,if=virtio,cache=unsafe"] if hardware.swap else []),
         "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,rng=rng",
         "-chardev", f"file,id=console,path={console}", "-serial", "chardev:console",
         "-chardev", f"file,id=results,path={results}", "-serial", "chardev:results",

@@ -53,5 +53,11 @@ MEMORY_REQUEST: dict[str, object] = {
             "default": "",
             "description": "what the memory controller does meanwhile; empty: as the node is set",
         },
+        "locked": {"type": "boolean", "default": False, "description": "whether they cannot be moved to swap"},
+        "swap": {
+            "type": "boolean",
+            "default": False,
+            "description": "whether the kernel may move memory of slivers to swap by itself meanwhile",
+        },
     },
 }

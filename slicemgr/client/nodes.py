@@ -36,13 +36,19 @@ class SysbenchRequest(TypedDict, total=False):
 
 
 class MemoryRequest(TypedDict, total=False):
-    """bytes: to hold. before, hold, after: seconds. controller: on, observe, off; "" for the setting of the node."""
+    """bytes: to hold. before, hold, after: seconds. controller: on, observe, off; "" for the setting of the node.
+
+    locked: whether the bytes cannot be moved to swap. swap: whether the kernel may move memory of slivers there by
+    itself meanwhile.
+    """
 
     bytes: Required[int]
     before: int
     hold: int
     after: int
     controller: str
+    locked: bool
+    swap: bool
 
 
 class Nodes(OldList, Resource):
@@ -107,7 +113,7 @@ class Nodes(OldList, Resource):
         return self._ask(node, "sysbench", request)
 
     def measure_memory(self, node: str, request: MemoryRequest) -> wire.Operation:
-        """Hold memory of the node. The operation's result has `measured`: what was available, free, taken; `cpu`."""
+        """Hold memory of the node. The result has `measured`: what was available, free, taken; `cpu`, `kernel`."""
         return self._ask(node, "memory", request)
 
     def _ask(self, node: str, what: str, body: Mapping[str, object]) -> wire.Operation:

@@ -1,16 +1,23 @@
-"""Use memory in one of four ways. All but `make` print the time at which they began, and a number for each second.
+"""Use memory in one of several ways. All but `make` print the time at which they began, and a number for each second.
 
-    memory.py make BYTES SEED                  a file in the working directory, and in the page cache
-    memory.py read BYTES SECONDS SEED          reads pages of that file at random: reads in a second of reading, and
-                                               `p99`: microseconds within which 99 % of the reads of each second ended
-    memory.py stream BYTES RATE SECONDS WAIT   reads parts of a file without content at random: bytes in each second
-    memory.py hold BYTES SECONDS               anonymous memory, which grows in the first quarter of the time: bytes
+    memory.py make BYTES SEED                   a file in the working directory, and in the page cache
+    memory.py read BYTES SECONDS SEED           reads pages of that file at random: reads in a second of reading, and
+                                                `p99`: microseconds within which 99 % of the reads of each second ended
+    memory.py touch BYTES SECONDS SEED          reads and writes pages of its own memory at random: likewise
+    memory.py stream BYTES RATE SECONDS WAIT    reads parts of a file without content at random: bytes in each second
+    memory.py rewrite BYTES RATE SECONDS WAIT   writes to parts of its own memory at random, of which it needs ever more
+    memory.py update BYTES RATE SECONDS WAIT    writes to parts of a file at random, which grows
+    memory.py hold BYTES SECONDS                anonymous memory, which grows in the first quarter of the time: bytes
+    memory.py lock BYTES SECONDS                the same, and the kernel cannot move it to swap
 
-RATE: bytes per second. WAIT: seconds before it begins.
+RATE: bytes per second. WAIT: seconds before it begins. With `ready` before these words, the program writes the line
+`"ready"` when it could begin, begins with the next line that it reads, and writes its numbers line by line, so that
+they are known if it is killed: the time, then a list for each second.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
 import json
@@ -22,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+Begin = Callable[[], None]  # called when everything is prepared
 PAGE = 4096
 FILE, STREAM = Path("memory.data"), Path("memory.stream")
 _CHUNK = 1 << 20
@@ -44,69 +52,137 @@ def make(size: int, seed: int) -> None:
                 pass
 
 
-def read(size: int, seconds: float, seed: int) -> Iterator[tuple[int, float]]:
+def read(size: int, seconds: float, seed: int, begin: Begin) -> Iterator[tuple[int, float]]:
+    with FILE.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # one page for each read
+        begin()
+        yield from _timed(lambda offset: os.pread(descriptor, PAGE, offset), size, seconds, seed)
+
+
+def touch(size: int, seconds: float, seed: int, begin: Begin) -> Iterator[tuple[int, float]]:
+    chunk = random.Random(seed).randbytes(_CHUNK)
+    with mmap.mmap(-1, max(size, PAGE)) as memory:
+        for at in range(0, size, _CHUNK):  # not zeros, which take no room in a compressed swap
+            memory[at : at + _CHUNK] = chunk[: size - at]
+
+        def once(offset: int) -> None:
+            memory[offset] = memory[offset + 1]
+
+        begin()
+        yield from _timed(once, size, seconds, seed)
+
+
+def _timed(once: Callable[[int], object], size: int, seconds: float, seed: int) -> Iterator[tuple[int, float]]:
+    """Call `once` with the offsets of pages: how often in each second of it, and its 99th percentile."""
     chooser = random.Random(seed)
     offsets = itertools.cycle([chooser.randrange(size // PAGE) * PAGE for _ in range(_OFFSETS)])
-    with FILE.open("rb", buffering=0) as file:
-        descriptor, clock = file.fileno(), time.perf_counter_ns
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # one page for each read
+    clock = time.perf_counter_ns
+    times: list[int] = []  # nanoseconds
 
-        times: list[int] = []  # nanoseconds
+    def some() -> int:
+        begun = before = clock()
+        for offset in itertools.islice(offsets, _AT_ONCE):
+            once(offset)
+            after = clock()
+            times.append(after - before)
+            before = after
+        time.sleep(_PAUSE * (before - begun) / 1e9)
+        return _AT_ONCE
 
-        def some() -> int:
-            begun = before = clock()
-            for offset in itertools.islice(offsets, _AT_ONCE):
-                os.pread(descriptor, PAGE, offset)
-                after = clock()
-                times.append(after - before)
-                before = after
-            time.sleep(_PAUSE * (before - begun) / 1e9)
-            return _AT_ONCE
-
-        rate, p99 = 0, 0.0
-        for count in each_second(some, seconds):
-            if times:  # in a pause for a whole second nothing is known that is newer
-                times.sort()
-                rate, p99 = int(count / sum(times) * 1e9), times[len(times) * 99 // 100] / 1000
-                times.clear()
-            yield rate, p99
+    rate, p99 = 0, 0.0
+    for count in each_second(some, seconds):
+        if times:  # in a pause for a whole second nothing is known that is newer
+            times.sort()
+            rate, p99 = int(count / sum(times) * 1e9), times[len(times) * 99 // 100] / 1000
+            times.clear()
+        yield rate, p99
 
 
-def stream(size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+def stream(size: int, rate: float, seconds: float, wait: float, begin: Begin) -> Iterator[int]:
     """No faster than `rate`. The file has holes only: the kernel fills its pages with zeros and reads no disk."""
-    time.sleep(wait)
     STREAM.touch()
     os.truncate(STREAM, size)
+    begin()
     with STREAM.open("rb", buffering=0) as file:
-        begun, done, chooser = time.monotonic(), 0, random.Random(1)
-
-        def some() -> int:
-            nonlocal done
-            if (ahead := done / rate - (time.monotonic() - begun)) > 0:
-                time.sleep(min(ahead, 0.1))
-                return 0
-            found = len(os.pread(file.fileno(), _CHUNK, chooser.randrange(max(1, size // _CHUNK)) * _CHUNK))
-            done += found
-            return found
-
-        yield from each_second(some, seconds)
+        descriptor = file.fileno()
+        yield from _at_rate(lambda offset: len(os.pread(descriptor, _CHUNK, offset)), size, rate, seconds, wait)
 
 
-def hold(size: int, seconds: float) -> Iterator[int]:
-    with mmap.mmap(-1, max(size, PAGE)) as memory:
-        begun, held = time.monotonic(), 0
+def rewrite(size: int, rate: float, seconds: float, wait: float, begin: Begin) -> Iterator[int]:
+    """No faster than `rate`. Its memory grows by what it writes, and is then written to again."""
+    chunk = random.Random(1).randbytes(_CHUNK)
+    begin()
+    with mmap.mmap(-1, max(size, _CHUNK)) as memory:
 
-        def some() -> int:
-            nonlocal held
-            due = min(size, int(size * (time.monotonic() - begun) / (seconds / 4)))
-            for at in range(held, due, PAGE):
-                memory[at] = 1
-            held = max(held, due // PAGE * PAGE)
-            time.sleep(0.05)
+        def write(offset: int) -> int:
+            memory[offset : offset + _CHUNK] = chunk
+            return _CHUNK
+
+        yield from _at_rate(write, size, rate, seconds, wait)
+
+
+def update(size: int, rate: float, seconds: float, wait: float, begin: Begin) -> Iterator[int]:
+    """No faster than `rate`."""
+    line = b"a line of a file that is updated again and again\n"
+    text = line * (_CHUNK // len(line))
+    begin()
+    with STREAM.open("wb", buffering=0) as file:
+        descriptor = file.fileno()
+        yield from _at_rate(lambda offset: os.pwrite(descriptor, text, offset), size, rate, seconds, wait)
+
+
+def _at_rate(once: Callable[[int], int], size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+    """Call `once` with offsets of chunks: the sum of the bytes that it returns in each second."""
+    time.sleep(wait)
+    begun, done, chooser = time.monotonic(), 0, random.Random(1)
+
+    def some() -> int:
+        nonlocal done
+        if (ahead := done / rate - (time.monotonic() - begun)) > 0:
+            time.sleep(min(ahead, 0.1))
             return 0
+        found = once(chooser.randrange(max(1, size // _CHUNK)) * _CHUNK)
+        done += found
+        return found
 
-        for _ in each_second(some, seconds):
-            yield held
+    yield from each_second(some, seconds)
+
+
+def hold(size: int, seconds: float, begin: Begin) -> Iterator[int]:
+    return _hold(size, seconds, begin, lambda *_: None)
+
+
+def lock(size: int, seconds: float, begin: Begin) -> Iterator[int]:
+    """Raises OSError if more than RLIMIT_MEMLOCK is locked."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def lock_part(memory: mmap.mmap, begin_: int, end: int) -> None:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        if libc.mlock(ctypes.c_void_p(start + begin_), ctypes.c_size_t(end - begin_)):
+            raise OSError(ctypes.get_errno(), "memory cannot be locked")
+
+    return _hold(size, seconds, begin, lock_part)
+
+
+def _hold(size: int, seconds: float, begin: Begin, keep: Callable[[mmap.mmap, int, int], None]) -> Iterator[int]:
+    memory = mmap.mmap(-1, max(size, PAGE))
+    begin()
+    begun, held = time.monotonic(), 0
+
+    def some() -> int:
+        nonlocal held
+        due = min(size, int(size * (time.monotonic() - begun) / (seconds / 4)))
+        for at in range(held, due, PAGE):
+            memory[at] = 1
+        if due // PAGE * PAGE > held:
+            keep(memory, held, due // PAGE * PAGE)
+        held = max(held, due // PAGE * PAGE)
+        time.sleep(0.05)
+        return 0
+
+    for _ in each_second(some, seconds):
+        yield held
 
 
 def each_second(some: Callable[[], int], seconds: float) -> Iterator[int]:
@@ -121,26 +197,61 @@ def each_second(some: Callable[[], int], seconds: float) -> Iterator[int]:
         yield count
 
 
-_LOADS: dict[str, Callable[..., Iterator[int]]] = {"stream": stream, "hold": hold}
+_TIMED: dict[str, Callable[..., Iterator[tuple[int, float]]]] = {"read": read, "touch": touch}
+_LOADS: dict[str, Callable[..., Iterator[int]]] = {one.__name__: one for one in (stream, rewrite, update, hold, lock)}
 
 
 def main(words: list[str]) -> dict[str, object]:
     what, *rest = words
-    numbers = [int(one) for one in rest]
+    numbers, started = [int(one) for one in rest], list[float]()
     try:
         if what == "make":
             make(*numbers)
             return {"made": numbers[0]}
-        at = time.time() + (numbers[3] if what == "stream" else 0)
-        if what == "read":
-            rates, p99 = zip(*read(*numbers), strict=True)
-            return {"at": at, "each_second": rates, "p99": p99}
-        return {"at": at, "each_second": list(_LOADS[what](*numbers))}
+        found = list(_seconds(what, numbers, lambda: started.append(time.time())))
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
         return {"missing": "its disk is full"}
+    at = started[0] + _wait(numbers)
+    if what in _TIMED:
+        return {"at": at, **{name: [one[at] for one in found] for at, name in enumerate(("each_second", "p99"))}}
+    return {"at": at, "each_second": [one[0] for one in found]}
+
+
+def converse(words: list[str]) -> None:
+    """As `main`, line by line: `ready`, and after an answer when it began, then a list for each second."""
+    what, *rest = words
+    numbers = [int(one) for one in rest]
+
+    def say(found: object) -> None:
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+    def begin() -> None:
+        say("ready")
+        sys.stdin.readline()
+        say({"at": time.time() + _wait(numbers)})
+
+    for one in _seconds(what, numbers, begin):
+        say(one)
+
+
+def _seconds(what: str, numbers: list[int], begin: Begin) -> Iterator[tuple[float, ...]]:
+    if what in _TIMED:
+        yield from _TIMED[what](*numbers, begin)
+    else:
+        for number in _LOADS[what](*numbers, begin):
+            yield (number,)
+
+
+def _wait(numbers: list[int]) -> int:
+    """Seconds before a load begins, of its parameters."""
+    return numbers[3] if len(numbers) == 4 else 0
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(sys.argv[1:])) + "\n")
+    if sys.argv[1] == "ready":
+        converse(sys.argv[2:])
+    else:
+        sys.stdout.write(json.dumps(main(sys.argv[1:])) + "\n")

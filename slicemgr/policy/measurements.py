@@ -41,12 +41,15 @@ def sysbench(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """bytes (held on the node), before, hold, after (seconds), controller ("": as the node is set)."""
+    """bytes (held on the node), before, hold, after (seconds), controller ("": as the node is set), locked (whether
+    the bytes cannot be moved to swap), swap (whether the kernel may move memory of slivers there by itself).
+    """
     controller = raw.get("controller", "")
     return {
         "bytes": _whole("bytes", raw.get("bytes"), 0, MOST_HELD),
         **{name: _whole(name, raw.get(name, 0), 0, LONGEST) for name in ("before", "hold", "after")},
         "controller": controller if controller == "" else _one_of("controller", controller, CONTROLLERS),
+        **{name: _truth(name, raw.get(name, False)) for name in ("locked", "swap")},
     }
 
 
@@ -62,6 +65,12 @@ def _whole(field: str, value: Any, least: int, most: int) -> int:
         raise invalid(field, problem, f"{least} to {most}")
     if not least <= value <= most:
         raise invalid(field, f"{str(value)[:40]} is out of range", f"{least} to {most}")
+    return value
+
+
+def _truth(field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(field, f"{str(value)[:40]!r} is neither true nor false", "true or false")
     return value
 
 

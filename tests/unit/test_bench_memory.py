@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,14 @@ from test_loads import run
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.measurements.pressure import Pressure
 from slicemgr.bench.experiments import memory as experiment
+from slicemgr.bench.experiments import memory_setting as setting
+from slicemgr.bench.frame import timed_load
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import memory as report
 from slicemgr.client import Client
 from slicemgr.drivers.kernel import counters
 from slicemgr.drivers.kernel.counters import Memory
-from slicemgr.errors import Refused
+from slicemgr.errors import Failed, Refused
 from slicemgr.loads import memory as load
 from slicemgr.model import GIB, MIB
 from slicemgr.policy import measurements
@@ -53,7 +58,7 @@ def test_a_second_without_a_read_has_the_values_of_the_one_before(
         yield 0
 
     monkeypatch.setattr(load, "each_second", seconds)
-    first, second, third = load.read(MIB, 3, 1)
+    first, second, third = load.read(MIB, 3, 1, lambda: None)
     assert first == (0, 0.0) and second[0] > 0 and second[1] > 0 and third == second
 
 
@@ -66,6 +71,52 @@ def test_the_third_sliver_reads_no_faster_than_it_may_and_no_disk(tmp_path: Path
 def test_memory_is_held(tmp_path: Path) -> None:
     found = run("memory.py", "hold", str(8 * MIB), "2", cwd=tmp_path)
     assert found["each_second"] == [8 * MIB, 8 * MIB]
+    assert run("memory.py", "lock", str(MIB), "1", cwd=tmp_path)["each_second"] == [MIB]
+
+
+def test_memory_is_touched_and_timed(tmp_path: Path) -> None:
+    found = run("memory.py", "touch", str(3 * MIB + 5), "2", "1", cwd=tmp_path)
+    assert len(found["each_second"]) == len(found["p99"]) == 2 and min(found["each_second"]) > 0
+
+
+@pytest.mark.parametrize("hog", [name for name in setting.HOGS if name != "stream"])
+def test_the_other_sliver_writes_no_faster_than_it_may(hog: str, tmp_path: Path) -> None:
+    found = run("memory.py", hog, str(64 * MIB), str(20 * MIB), "2", "0", cwd=tmp_path)
+    assert 0 < sum(found["each_second"]) <= 2 * 20 * MIB + 2 * MIB
+
+
+# --- a load that waits ------------------------------------------------------------------------------------------------
+
+
+def begun(tmp_path: Path, *arguments: str, names: tuple[str, ...] = ("each_second",)) -> Any:
+    """A load of this machine, as in a sliver."""
+    words = ["env", "-C", str(tmp_path), "sh", "-c"]
+    return timed_load.start("low", words, "memory.py", arguments, names, 60.0)
+
+
+def test_a_load_waits_until_it_is_to_begin(tmp_path: Path) -> None:
+    with begun(tmp_path, "touch", str(MIB), "1", "1", names=("each_second", "p99")) as load_:
+        load_.wait()
+        before = time.time()
+        load_.begin()
+        found = load_.series(1)
+    assert found["at"] >= before and len(found["each_second"]) == len(found["p99"]) == 1 and "killed" not in found
+
+
+def test_the_numbers_of_a_killed_load_are_known_and_then_zero(tmp_path: Path) -> None:
+    with begun(tmp_path, "hold", str(MIB), "60") as load_:
+        load_.wait()
+        load_.begin()
+        time.sleep(2.5)
+        os.killpg(load_._conversation._process.pid, signal.SIGKILL)
+        found = load_.series(6)
+    assert found["killed"] and found["each_second"][0] > 0 and found["each_second"][3:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("arguments", [("nothing",), ("hold", "x", "1")])
+def test_a_load_that_fails_is_no_load_that_was_killed(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    with begun(tmp_path, *arguments) as load_, pytest.raises(Failed, match="low: a load failed"):
+        load_.wait()
 
 
 # --- the node ---------------------------------------------------------------------------------------------------------
@@ -99,9 +150,27 @@ def test_more_than_the_node_has_is_refused(controller: MemoryController) -> None
     assert pressure.measure(measurements.memory({"bytes": 440 * MIB}))["taken"] == [], "the control"
 
 
+def test_the_bytes_can_be_locked_and_the_work_of_the_kernel_is_counted(controller: MemoryController) -> None:
+    params = measurements.memory({"bytes": 80 * MIB, "before": 1, "hold": 2, "after": 1, "locked": True, "swap": True})
+    before = counters.meminfo()["Mlocked"]
+    locked = list[int]()
+
+    def measure() -> Memory:
+        locked.append(counters.meminfo()["Mlocked"])
+        return Memory(GIB, GIB, GIB)
+
+    found = Pressure(controller, threading.Event(), measure).measure(params)
+    assert max(locked) - before > 60 * MIB
+    kernel = found["kernel"]
+    assert isinstance(kernel, dict)
+    assert {"pgscan_kswapd", "pgsteal_direct"} <= kernel.keys() and min(kernel.values()) >= 0
+
+
 @pytest.mark.parametrize(
     ("raw", "field"),
     [
+        ({"bytes": 1, "locked": "yes"}, "locked"),
+        ({"bytes": 1, "swap": 1}, "swap"),
         ({}, "bytes"),
         ({"bytes": -1}, "bytes"),
         ({"bytes": 1, "hold": 601}, "hold"),
@@ -148,18 +217,60 @@ def test_a_repetition_has_each_configuration_once_in_an_order_of_its_own() -> No
 
 
 def test_a_kernel_of_v1_is_not_measured_with_guarantees_that_it_does_not_know() -> None:
-    assert set(experiment.CONFIGURATIONS) - set(experiment.configurations("v1")) == {experiment.GUARANTEE}
-    assert set(experiment.configurations("v2")) == set(experiment.CONFIGURATIONS)
+    assert set(setting.CONFIGURATIONS) - set(experiment.configurations("v1")) == {setting.GUARANTEE}
+    assert set(experiment.configurations("v2")) == set(setting.CONFIGURATIONS)
 
 
 def test_slivers_are_promised_memory_one_to_two() -> None:
-    for configuration in experiment.CONFIGURATIONS:
-        found = experiment.sizes(configuration, 2 * GIB)
+    for configuration in setting.CONFIGURATIONS:
+        found = setting.sizes(configuration, 2 * GIB)
         low, high, hog = (found[name] for name in ("low", "high", "hog"))
         assert high.guarantee == pytest.approx(2 * low.guarantee, rel=0.01) and hog.guarantee == 0
         assert low.file < low.guarantee and high.file < high.guarantee, "it fits"
-        static = configuration == experiment.STATIC
+        static = configuration == setting.STATIC
         assert [one.limit == one.guarantee for one in (low, high)] == [static, static]
+
+
+@pytest.mark.parametrize("configuration", setting.CONFIGURATIONS)
+@pytest.mark.parametrize("slivers", [2, 4, 8])
+def test_more_slivers_share_the_same_promise(configuration: str, slivers: int) -> None:
+    usual, found = (setting.sizes(configuration, 4 * GIB, setting.Setting(slivers=n)) for n in (2, slivers))
+    promised = [sum(one.guarantee for one in each.values()) for each in (usual, found)]
+    assert promised[1] == pytest.approx(promised[0], rel=0.02) and len(found) == slivers + 1
+    for title in (setting.LOW, setting.HIGH):
+        assert len(setting.of_kind(found, title)) == slivers // 2
+
+
+def test_one_knob_at_a_time_is_varied() -> None:
+    found = setting.variants(setting.Setting(), ["usage=80,120", "workload=memory"])
+    assert [one.name for one in found] == ["", "usage=120", "workload=memory"], "80 is the base"
+    assert found[1].setting == setting.Setting(usage=120)
+    parameters = experiment.MemoryParameters(
+        lambda: Client("http://127.0.0.1:1", "x"), "n", ("", b""), "b-", ("kernel",), repeat=1, variants=tuple(found)
+    )
+    assert [one.id for one in experiment.steps(parameters)] == [
+        "1/kernel", "1/kernel/usage=120", "1/kernel/workload=memory"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("varied", "field"),
+    [
+        ("usage", "--vary"),
+        ("usage=", "--vary"),
+        ("speed=1", "--vary"),
+        ("usage=-1", "--vary"),
+        ("usage=²", "--vary"),
+        ("usage=99999", "--usage"),
+        ("slivers=3", "--slivers"),
+        ("ceiling=50", "--ceiling"),
+        ("workload=x", "--workload"),
+    ],
+)
+def test_a_knob_that_cannot_be_varied_so_is_refused(varied: str, field: str) -> None:
+    with pytest.raises(Refused) as caught:
+        setting.variants(setting.Setting(), [varied])
+    assert caught.value.field == field
 
 
 def step(

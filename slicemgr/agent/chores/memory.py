@@ -92,6 +92,10 @@ class MemoryController:
         )
         return [chore]
 
+    def directories(self) -> list[Path]:
+        """The groups of the slivers that run here; none on hold."""
+        return [directory for _, directory in self._running() or []]
+
     def step(self, now: float) -> Targets | None:
         """One step; None while no groups are read, or on hold. now: of a monotonic clock. Raises OSError."""
         if cgroup.version() == "v2" and now - self._protected_at > _LOOK:

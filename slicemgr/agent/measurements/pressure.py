@@ -17,13 +17,20 @@ from slicemgr import loads
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.measurements.loads import confined
 from slicemgr.drivers import command
-from slicemgr.drivers.kernel import counters
+from slicemgr.drivers.kernel import counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.human import size
 
 _RESERVE = 0.05  # of the node's memory that must remain available
 _TICK = 1.0  # seconds
+_BESIDE = 64 << 20  # bytes that a program may lock beside those that it holds
+# How the kernel took memory: by its own thread or by the program that wanted some, of whom, and what came back.
+_COUNTERS = (
+    *("pgscan_kswapd", "pgscan_direct", "pgsteal_kswapd", "pgsteal_direct", "pgsteal_file", "pgsteal_anon"),
+    *("pswpin", "pswpout", "zswpin", "zswpout", "oom_kill"),
+    *("workingset_refault", "workingset_refault_file", "workingset_refault_anon"),
+)
 
 
 class Pressure:
@@ -42,7 +49,8 @@ class Pressure:
         """Wait `before` seconds, hold `bytes` for `hold` seconds, and wait `after` seconds.
 
         The result has the time `at` which it began, and for each second the memory that was `available` and `free`,
-        and all that the controller had `taken`; and `cpu`, seconds that the controller used. Raises Refused or Failed.
+        and all that the controller had `taken`; `cpu`, seconds that the controller used; and `kernel`, how much the
+        counters of /proc/vmstat grew while the bytes were held. Raises Refused or Failed.
         """
         if not self._busy.acquire(blocking=False):
             hint = "wait until the operation has ended, see `slicectl op list`"
@@ -52,6 +60,8 @@ class Pressure:
             self._check_room(int(params["bytes"]))
             undo.callback(setattr, self._controller, "mode", self._controller.mode)
             self._controller.mode = str(params["controller"]) or self._controller.mode
+            if params["swap"]:
+                undo.enter_context(memory_groups.swap_allowed(self._controller.directories()))
             return self._record(params, undo)
 
     def _check_room(self, wanted: int) -> None:
@@ -65,11 +75,14 @@ class Pressure:
         before, hold, after = (int(params[name]) for name in ("before", "hold", "after"))
         begun, at = time.monotonic(), time.time()
         taken, cpu = self._controller.total, self._controller.cost
+        kernel: dict[str, int] = {}
         found: dict[str, list[int]] = {"available": [], "free": [], "taken": []}
-        program = None
+        program, counted = None, dict[str, int]()
         for second in range(before + hold + after):
+            if second == before:
+                counted = _kernel_counters()
             if second == before and params["bytes"]:
-                program = self._program(int(params["bytes"]), hold, undo)
+                program = self._program(int(params["bytes"]), hold, undo, locked=params["locked"])
             if self._stop.wait(max(0.0, begun + (second + 1) * _TICK - time.monotonic())):
                 raise Failed("the agent is stopping", hint="try again when it has restarted")
             if program is not None and program.ended and second < before + hold - 1:
@@ -78,10 +91,20 @@ class Pressure:
             found["available"].append(now.available)
             found["free"].append(now.free)
             found["taken"].append(self._controller.total - taken)
-        return {"at": at, "cpu": self._controller.cost - cpu, **found}
+            if second == before + hold - 1:
+                kernel = {name: value - counted.get(name, 0) for name, value in _kernel_counters().items()}
+        return {"at": at, "cpu": self._controller.cost - cpu, "kernel": kernel, **found}
 
     @staticmethod
-    def _program(amount: int, seconds: int, undo: ExitStack) -> command.Conversation:
+    def _program(amount: int, seconds: int, undo: ExitStack, *, locked: bool) -> command.Conversation:
         text = undo.enter_context(Path(loads.__file__).with_name("memory.py").open("rb"))
-        words = confined(["python3", "-I", "-", "hold", str(amount), str(seconds)])
+        words = confined(["python3", "-I", "-", "lock" if locked else "hold", str(amount), str(seconds)])
+        if locked:
+            words = ["prlimit", f"--memlock={amount + _BESIDE}", "--", *words]
         return undo.enter_context(command.converse(words, timeout=seconds + 60.0, stdin=text))
+
+
+def _kernel_counters() -> dict[str, int]:
+    """Pages, but of `oom_kill` processes; those that this kernel has."""
+    known = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return {name: int(known[name]) for name in _COUNTERS if name in known}

@@ -1,47 +1,51 @@
 """The promise of memory under pressure, after the thesis on elastic memory (figure and table 1.2).
 
-Two slivers that were promised memory 1 : 2 read pages of a file each that fits into their guarantee. Then a program on
-the node takes a part of its memory, and a third sliver, which was promised nothing, reads ever new pages. The same is
-done while only the kernel decides what is taken from whom, while it knows the guarantees (v2), with the memory
-controller, and with a static partition, in which each sliver is limited to its share. A repetition has each once, in an
-order that is derived from the seed.
+Slivers that were promised memory 1 : 2 use memory that fits into their guarantee. Then a program on the node takes a
+part of its memory, and a further sliver, which was promised nothing, uses ever more. The same is done while only the
+kernel decides what is taken from whom, while it knows the guarantees (v2), with the memory controller, and with a
+static partition, in which each sliver is limited to its share. A repetition has each once, in an order that is derived
+from the seed. One knob at a time can be varied.
 
-Only page cache can be taken on a node without swap, so all slivers use page cache.
+Only page cache can be taken on a node without swap, so slivers use files by default.
 """
 
 from __future__ import annotations
 
 import random
-import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from slicemgr import loads, wire
-from slicemgr.bench.frame import cleanup, guard, load_hosts, slivers
+from slicemgr import wire
+from slicemgr.bench.experiments.memory_loads import WORKLOADS, Sliver
+from slicemgr.bench.experiments.memory_setting import (
+    BALLOON,
+    CONFIGURATIONS,
+    CONTROLLER,
+    GUARANTEE,
+    HOG,
+    KERNEL,
+    MIB,
+    STATIC,
+    Setting,
+    Size,
+    Variant,
+    sizes,
+)
+from slicemgr.bench.frame import cleanup, guard, slivers, timed_load
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf
 from slicemgr.client import Client
 from slicemgr.client.nodes import MemoryRequest
 from slicemgr.config import parse_size
-from slicemgr.drivers import command
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.human import size as human_size
 
 NAME = "memory"
-KERNEL, GUARANTEE, CONTROLLER, STATIC = "kernel", "guarantee", "controller", "static"
-CONFIGURATIONS = {KERNEL: "off", GUARANTEE: "observe", CONTROLLER: "on", STATIC: "off"}  # what the controller does
-LOW, HIGH, HOG = "low", "high", "hog"
-_PROMISED = {LOW: 0.10, HIGH: 0.20}  # of the node's memory
-_WEIGHTS = {LOW: 100, HIGH: 200, HOG: 100}
-_STATIC_HOG = 0.12  # of the node's memory: the limit of the third sliver in a static partition
-_USED = 0.8  # of its guarantee: the file that a sliver reads
 _MOST = 16 << 30  # bytes of the node's memory: a larger one takes too long to fill
-_MIB = 1 << 20
 _SLACK = 300.0  # seconds for what is not measured
-_LARGEST = 1 << 20  # characters that a program may print
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,8 @@ class MemoryParameters:
     """The parameters of a run.
 
     connect: makes a client. key: the line of the public key, and the content of the private key. seconds: before the
-    pressure, and after it; it lasts twice as long. pressure: the percentage of the node's memory that a program takes.
-    rate: bytes per second that the third sliver reads.
+    pressure, and after it; it lasts twice as long. rate: bytes per second that the further sliver uses. variants: the
+    base first.
     """
 
     connect: Callable[[], Client]
@@ -60,65 +64,44 @@ class MemoryParameters:
     configurations: tuple[str, ...] = (KERNEL, CONTROLLER, STATIC)
     image: str = "debian-12"
     seconds: int = 15
-    pressure: int = 40
     rate: str = "256M"
     repeat: int = 5
     seed: int = 1
+    variants: tuple[Variant, ...] = (Variant(Setting()),)
 
     @property
     def recorded(self) -> Json:
         """The parameters as run.json stores them; --resume compares them."""
-        names = ("image", "seconds", "pressure", "rate", "repeat", "seed")
+        names = ("image", "seconds", "rate", "repeat", "seed")
         found = {name: getattr(self, name) for name in names}
-        return {"node": self.node, "configurations": " ".join(self.configurations), **found}
+        varied = {"varied": " ".join(one.name for one in self.variants[1:])} if len(self.variants) > 1 else {}
+        base = self.variants[0].setting.recorded
+        return {"node": self.node, "configurations": " ".join(self.configurations), **found, **base, **varied}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     turn: int
     configuration: str
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Of one sliver, in bytes. file: that it reads."""
-
-    limit: int
-    guarantee: int
-    weight: int
-    file: int
+    variant: Variant
 
 
 def steps(parameters: MemoryParameters) -> list[StepOf[Run]]:
-    """The steps. Example of an id: `2/controller`, where 2 is the repetition."""
+    """The steps. Example of an id: `2/controller/usage=120`, where 2 is the repetition."""
     found = []
     for turn in range(1, parameters.repeat + 1):
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
-        order = random.Random(f"{parameters.seed}/{turn}")
-        for one in order.sample(parameters.configurations, len(parameters.configurations)):
-            lasts = 4.0 * parameters.seconds + 15.0
-            found.append(StepOf(f"{turn}/{one}", f"{one}{about}", Run(turn, one), lasts, str(turn)))
+        order, lasts = random.Random(f"{parameters.seed}/{turn}"), 4.0 * parameters.seconds + 15.0
+        for variant in parameters.variants:
+            for one in order.sample(parameters.configurations, len(parameters.configurations)):
+                title = "/".join(filter(None, (one, variant.name)))
+                found.append(StepOf(f"{turn}/{title}", f"{title}{about}", Run(turn, one, variant), lasts))
     return found
 
 
 def configurations(cgroup: object) -> tuple[str, ...]:
     """Those that differ on a node. cgroup: the version of its control groups. A kernel of v1 knows no guarantees."""
     return tuple(one for one in CONFIGURATIONS if one != GUARANTEE or cgroup == "v2")
-
-
-def sizes(configuration: str, memory: int) -> dict[str, Size]:
-    """Of each sliver. memory: of the node. A static partition limits each to what it was promised."""
-
-    def part(share: float) -> int:
-        return int(share * memory) // _MIB * _MIB
-
-    static, found = configuration == STATIC, {}
-    for name in (LOW, HIGH, HOG):
-        promised = part(_PROMISED.get(name, 0.0))
-        limit = (promised or part(_STATIC_HOG)) if static else part(1.0)
-        file = int(_USED * promised) if promised else part(1.0)
-        found[name] = Size(limit, promised, _WEIGHTS[name], file)
-    return found
 
 
 class Memory:
@@ -129,7 +112,7 @@ class Memory:
         self._client = parameters.connect()
         self._key = slivers.Key(parameters.key)
         self._stop = threading.Event()
-        self._memory = 0
+        self._memory, self._swaps = 0, False
 
     def steps(self) -> list[StepOf[Run]]:
         return steps(self._parameters)
@@ -138,12 +121,13 @@ class Memory:
         return guard.state(self._facts())
 
     def need(self, step: StepOf[Run]) -> guard.Need:
-        found = sizes(step.work.configuration, self._memory)
-        return guard.Need(disk=sum(one.file for one in found.values() if one.guarantee), pids=48)
+        found = sizes(step.work.configuration, self._memory, step.work.variant.setting)
+        return guard.Need(disk=sum(one.file for one in found.values() if one.guarantee), pids=16 * len(found))
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
-        """Raises Refused if the node has too much memory for it, or another experiment has slices."""
-        self._memory = int(self._facts()["memory"])
+        """Raises Refused if the node has too much memory for it or no swap, or another experiment has slices."""
+        facts = self._facts()
+        self._memory, self._swaps = int(facts["memory"]), bool(facts.get("swap_total"))
         if self._memory > _MOST:
             message = (
                 f"the node has {human_size(self._memory)} of memory, and at most {human_size(_MOST)} can be filled"
@@ -152,38 +136,42 @@ class Memory:
             raise Refused(Code.CONFLICT, message, hint=hint, field="--node")
         cleanup.refuse_others(self._client, self._parameters.prefix)
         cleanup.delete(self._client, self._parameters.prefix, progress)
-        for configuration in self._parameters.configurations:
-            for name, one in sizes(configuration, self._memory).items():
-                slivers.dry_run(self._client, self._request(name, one))
+        for variant in self._parameters.variants:
+            WORKLOADS[variant.setting.workload].check()
+            for configuration in self._parameters.configurations:
+                for name, one in sizes(configuration, self._memory, variant.setting).items():
+                    slivers.dry_run(self._client, self._request(name, one))
         return []
 
     def run(self, step: StepOf[Run], progress: Progress) -> Json:
-        turn, configuration = step.work.turn, step.work.configuration
-        found = sizes(configuration, self._memory)
+        turn, configuration, setting = step.work.turn, step.work.configuration, step.work.variant.setting
+        found = sizes(configuration, self._memory, setting)
         cleanup.delete(self._client, self._parameters.prefix, progress)
-        places = {name: self._create(name, one, progress) for name, one in found.items()}
         seed = random.Random(f"{self._parameters.seed}/{turn}").randrange(1 << 31)
-        promised = [name for name in found if found[name].guarantee]
-        with ThreadPoolExecutor(len(found) + 1) as threads:
-            progress.say("the slivers write their files")
-            list(threads.map(lambda name: self._load(places[name], "make", found[name].file, seed), promised))
-            seconds = self._parameters.seconds
-            rate = parse_size(self._parameters.rate, "--rate")
-            pressed = threads.submit(self._press, configuration)
-            loads_ = {
-                name: threads.submit(
-                    self._rates, places[name], 4 * seconds, "read", found[name].file, 4 * seconds, seed
-                )
-                for name in promised
-            }
-            hog = ("stream", found[HOG].file, rate, 2 * seconds, seconds)
-            loads_[HOG] = threads.submit(self._rates, places[HOG], 2 * seconds, *hog)
-            rates = {name: one.result() for name, one in loads_.items()}
+        workload, seconds = WORKLOADS[setting.workload], 4 * self._parameters.seconds
+        with ThreadPoolExecutor(len(found) + 1) as threads, ExitStack() as open_:
+            progress.say("creating the slivers")
+            words = dict(zip(found, threads.map(lambda name: self._create(name, found[name]), found), strict=True))
+            places = {name: Sliver(name, words[name], found[name].file, seed) for name in found}
+            promised = [one for name, one in places.items() if found[name].guarantee]
+            progress.say("the slivers fill their memory")
+            list(threads.map(workload.prepare, promised))
+            loads = {one.name: open_.enter_context(workload.load(one, seconds)) for one in promised}
+            loads[HOG] = open_.enter_context(self._hog(setting, places[HOG]))
+            list(threads.map(timed_load.TimedLoad.wait, loads.values()))
+            pressed = threads.submit(self._press, configuration, setting)
+            for one in loads.values():
+                one.begin()
+            progress.say("the slivers work")
+            ends = {name: threads.submit(one.series, self._seconds(name)) for name, one in loads.items()}
+            rates = {name: one.result() for name, one in ends.items()}
             node = pressed.result()
         cleanup.delete(self._client, self._parameters.prefix, progress)
         return {
             "turn": turn,
             "configuration": configuration,
+            "setting": setting.recorded,
+            "knob": step.work.variant.knob,
             "memory": self._memory,
             "node": node,
             "slivers": {
@@ -207,18 +195,17 @@ class Memory:
 
     def _request(self, name: str, size: Size) -> wire.SliceRequest:
         more: dict[str, Any] = {
-            "memory": f"{size.limit // _MIB}M",
-            "memory_guarantee": f"{size.guarantee // _MIB}M" if size.guarantee else "",
+            "memory": f"{size.limit // MIB}M",
+            "memory_guarantee": f"{size.guarantee // MIB}M" if size.guarantee else "",
             "memory_weight": size.weight,
         }
         parameters = self._parameters
         title = f"{parameters.prefix}{name}"
         return slivers.request(title, "lxc", parameters.image, parameters.node, self._key.line, **more)
 
-    def _create(self, name: str, size: Size, progress: Progress) -> list[str]:
+    def _create(self, name: str, size: Size) -> list[str]:
         """The command prefix that runs a command in the new sliver."""
         slivers.check(self._stop)
-        progress.say(f"creating {name}")
         created = slivers.ask(self._client, self._request(name, size))
         slivers.wait(self._client, created["operation"], self._stop)
         title = created["slice"]["name"]
@@ -226,15 +213,26 @@ class Memory:
         slivers.wait_for_banner(title, "lxc", sliver, self._stop)
         return slivers.login(title, sliver, self._key.file)
 
-    def _press(self, configuration: str) -> Json:
+    def _seconds(self, name: str) -> int:
+        """For which a sliver works."""
+        return (2 if name == HOG else 4) * self._parameters.seconds
+
+    def _hog(self, setting: Setting, place: Sliver) -> AbstractContextManager[timed_load.TimedLoad]:
+        seconds, rate = self._parameters.seconds, parse_size(self._parameters.rate, "--rate")
+        arguments = (setting.hog, place.size, rate, 2 * seconds, seconds)
+        return timed_load.start(HOG, place.words, "memory.py", arguments, ("each_second",), 4 * seconds + _SLACK)
+
+    def _press(self, configuration: str, setting: Setting) -> Json:
         """Have the agent take memory. What the node had in each second, and what the controller took."""
         seconds = self._parameters.seconds
         request: MemoryRequest = {
-            "bytes": self._memory * self._parameters.pressure // 100,
+            "bytes": self._memory * setting.pressure // 100,
             "before": seconds,
             "hold": 2 * seconds,
             "after": seconds,
             "controller": CONFIGURATIONS[configuration],
+            "locked": setting.external == BALLOON,
+            "swap": self._swaps and configuration in (KERNEL, GUARANTEE),
         }
         operation = self._client.nodes.measure_memory(self._parameters.node, request)
         ended = self._client.operations.wait(operation["id"], 4 * seconds + _SLACK)
@@ -242,37 +240,5 @@ class Memory:
             raise Failed(f"on the node: {ended['error']}", hint=ended["hint"] or "")
         measured = dict(ended["result"]["measured"])
         names = ("available", "free", "taken")
-        return {**{name: measured[name] for name in names}, "at": measured["at"], "cpu": measured["cpu"]}
-
-    def _load(self, words: Sequence[str], *arguments: str | int) -> Json:
-        """The result of a program of `loads.memory` in a sliver. Raises Failed."""
-        text = Path(loads.__file__).with_name("memory.py").read_bytes()
-        line = f"cd /var/tmp && exec python3 -I - {shlex.join(map(str, arguments))}"
-        timeout = 4 * self._parameters.seconds + _SLACK
-        try:
-            said = command.run([*words, line], input=text, timeout=timeout).decode(errors="replace")
-        except command.CommandFailed as error:
-            raise Failed(f"a load in a sliver failed: {error}", hint="the image needs python3") from error
-        found = load_hosts.result(said[-_LARGEST:], "a sliver")
-        if "missing" in found:
-            raise Failed(f"a load in a sliver failed: {str(found)[:200]}")
-        return found
-
-    def _rates(self, words: Sequence[str], seconds: int, *arguments: str | int) -> Json:
-        """When a load began, by the clock of its sliver, what it did in each second, and `p99` of its reads if it has
-        one.
-        """
-        found = self._load(words, *arguments)
-        names = ("each_second", "p99")
-        series: Json = {name: found[name] for name in names if name in found}
-        if (
-            not load_hosts.is_measure(found.get("at"))
-            or "each_second" not in series
-            or not all(_has_measures(one, seconds) for one in series.values())
-        ):
-            raise Failed("a load in a sliver printed a result of another form")
-        return {"at": found["at"], **series}
-
-
-def _has_measures(found: object, count: int) -> bool:
-    return isinstance(found, list) and len(found) == count and all(map(load_hosts.is_measure, found))
+        found = {**{name: measured[name] for name in names}, "at": measured["at"], "cpu": measured["cpu"]}
+        return {**found, "kernel": measured.get("kernel", {})}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from slicemgr.bench.experiments.memory import (
+from slicemgr.bench.experiments.memory_setting import (
     CONFIGURATIONS,
     CONTROLLER,
     GUARANTEE,
@@ -16,6 +16,7 @@ from slicemgr.bench.experiments.memory import (
     KERNEL,
     LOW,
     STATIC,
+    kind,
 )
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import not_measured, stats
@@ -41,10 +42,11 @@ _TITLES = {LOW: "promised 1", HIGH: "promised 2", HOG: "promised nothing"}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One repetition of one configuration. rates, p99: by sliver, for each second since the begin of the measurement.
+    """One repetition of one configuration. rates, p99: of the slivers that were promised 1 and 2, for each second since
+    the begin of the measurement.
 
-    p99: microseconds within which 99 % of the reads ended; empty in runs of earlier versions. begin, ramp, end: seconds
-    when the pressure began, had grown, and ended.
+    rates: of all slivers of that kind. p99: microseconds within which 99 % of the reads ended, the mean of those
+    slivers; empty in runs of earlier versions. begin, ramp, end: seconds when the pressure began, had grown, and ended.
     """
 
     configuration: str
@@ -99,17 +101,25 @@ def measured(run: Run) -> list[Measured]:
         if "configuration" not in data:
             continue
         seconds = len(data["node"]["taken"]) // 4
-        # The loads began a moment before or after the agent: whole seconds are moved.
-        rates, p99 = (
-            {
-                name: _moved(own[series], own["at"] - data["node"]["at"])
-                for name in _PROMISED
-                if series in (own := data["slivers"][name])
-            }
-            for series in ("each_second", "p99")
-        )
+        rates = {name: _of_kind(data, name, "each_second", sum) for name in _PROMISED}
+        p99 = {name: series for name in _PROMISED if (series := _of_kind(data, name, "p99", fmean))}
         found.append(Measured(data["configuration"], data, rates, p99, seconds, seconds + seconds // 2, 3 * seconds))
     return found
+
+
+def _of_kind(
+    data: Mapping[str, Any], title: str, series: str, one_of: Callable[[list[float]], float]
+) -> Sequence[float]:
+    """A series of the slivers of a kind, made one by `one_of` in each second; empty if it was not measured.
+
+    The loads began a moment before or after the agent: whole seconds are moved.
+    """
+    found = [
+        _moved(own[series], own["at"] - data["node"]["at"])
+        for name, own in data["slivers"].items()
+        if kind(name) == title and series in own
+    ]
+    return [one_of(list(values)) for values in zip(*found, strict=True)]
 
 
 def _moved(rates: Sequence[float], late: float) -> Sequence[float]:

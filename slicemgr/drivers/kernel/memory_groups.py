@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +142,21 @@ def take(wanted: Mapping[str, Take]) -> dict[str, int]:
     if not wanted:
         return {}
     return _take_v2(wanted) if cgroup.version() == "v2" else _take_v1(wanted)
+
+
+@contextmanager
+def swap_allowed(groups: Sequence[Path]) -> Iterator[None]:
+    """Let the kernel move memory of groups to swap by itself (v2). Afterwards each keeps what it has there."""
+    limits = [limit for group in groups if (limit := group / "memory.swap.max").exists()]
+    try:
+        for limit in limits:
+            with _unless_ended():
+                limit.write_text("max")
+        yield
+    finally:
+        for limit in limits:
+            with _unless_ended():
+                limit.write_bytes(read_file(limit.with_name("memory.swap.current")))
 
 
 def restore(group: Path, limit: int) -> None:

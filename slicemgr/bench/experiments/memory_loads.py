@@ -1,0 +1,81 @@
+"""The workloads of slivers in experiments of memory: how each is prepared, and what it is asked for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from slicemgr import loads
+from slicemgr.bench.experiments.memory_setting import FILE, MEMORY
+from slicemgr.bench.frame import timed_load
+from slicemgr.bench.frame.timed_load import TimedLoad
+from slicemgr.drivers import command
+from slicemgr.errors import Failed
+
+NAMES = ("each_second", "p99")
+_SLACK = 300.0  # seconds for what is not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Sliver:
+    """words: the command prefix that runs a command in it. size: bytes that it uses. seed: of what it does."""
+
+    name: str
+    words: Sequence[str]
+    size: int
+    seed: int
+
+
+class Workload(Protocol):
+    def check(self) -> None:
+        """Raises Refused if this machine lacks what the workload needs."""
+
+    def prepare(self, sliver: Sliver) -> None:
+        """Fill the memory of a sliver. Raises Failed."""
+
+    def load(self, sliver: Sliver, seconds: int) -> AbstractContextManager[TimedLoad]:
+        """The program that uses it for so many seconds, with the numbers NAMES for each. Raises Failed."""
+
+
+class FileWorkload:
+    """Reads pages of a file at random, which are in the page cache."""
+
+    def check(self) -> None:
+        return
+
+    def prepare(self, sliver: Sliver) -> None:
+        text = Path(loads.__file__).with_name("memory.py").read_bytes()
+        line = f"cd /var/tmp && exec python3 -I - {shlex.join(['make', str(sliver.size), str(sliver.seed)])}"
+        try:
+            said = command.run([*sliver.words, line], input=text, timeout=_SLACK)
+        except command.CommandFailed as error:
+            raise Failed(f"a load in a sliver failed: {error}", hint="the image needs python3") from error
+        if b"missing" in said:
+            raise Failed(f"a load in a sliver failed: {said[:200].decode(errors='replace')}")
+
+    def load(self, sliver: Sliver, seconds: int) -> AbstractContextManager[TimedLoad]:
+        return _load(sliver, ("read", sliver.size, seconds, sliver.seed), seconds)
+
+
+class MemoryWorkload:
+    """Reads and writes pages of its own memory at random."""
+
+    def check(self) -> None:
+        return
+
+    def prepare(self, sliver: Sliver) -> None:
+        """The program itself fills its memory before it begins."""
+
+    def load(self, sliver: Sliver, seconds: int) -> AbstractContextManager[TimedLoad]:
+        return _load(sliver, ("touch", sliver.size, seconds, sliver.seed), seconds)
+
+
+def _load(sliver: Sliver, arguments: Sequence[str | int], seconds: int) -> AbstractContextManager[TimedLoad]:
+    return timed_load.start(sliver.name, sliver.words, "memory.py", arguments, NAMES, seconds + _SLACK)
+
+
+WORKLOADS: Mapping[str, Workload] = {FILE: FileWorkload(), MEMORY: MemoryWorkload()}
