@@ -1,16 +1,17 @@
 """Use memory in one of several ways. All but `make` print the time at which they began, and a number for each second.
 
     memory.py make BYTES SEED                   a file in the working directory, and in the page cache
-    memory.py read BYTES SECONDS SEED           reads pages of that file at random: reads in a second of reading, and
+    memory.py read BYTES SECONDS SEED PAUSE     reads pages of that file at random: reads in a second of reading, and
                                                 `p99`: microseconds within which 99 % of the reads of each second ended
-    memory.py touch BYTES SECONDS SEED          reads and writes pages of its own memory at random: likewise
+    memory.py touch BYTES SECONDS SEED PAUSE    reads and writes pages of its own memory at random: likewise
     memory.py stream BYTES RATE SECONDS WAIT    reads parts of a file without content at random: bytes in each second
     memory.py rewrite BYTES RATE SECONDS WAIT   writes to parts of its own memory at random, of which it needs ever more
     memory.py update BYTES RATE SECONDS WAIT    writes to parts of a file at random, which grows
     memory.py hold BYTES SECONDS                anonymous memory, which grows in the first quarter of the time: bytes
     memory.py lock BYTES SECONDS                the same, and the kernel cannot move it to swap
 
-RATE: bytes per second. WAIT: seconds before it begins. With `ready` before these words, the program writes the line
+RATE: bytes per second. WAIT: seconds before it begins. PAUSE: for how many times as long as it reads it pauses, so that
+the speed depends on memory, and hardly on who else uses the processor; 4 if it is omitted. With `ready` before these words, the program writes the line
 `"ready"` when it could begin, begins with the next line that it reads, and writes its numbers line by line, so that
 they are known if it is killed: the time, then a list for each second.
 """
@@ -34,7 +35,6 @@ PAGE = 4096
 FILE, STREAM = Path("memory.data"), Path("memory.stream")
 _CHUNK = 1 << 20
 _AT_ONCE = 64  # reads without a pause
-_PAUSE = 4  # times that the reads took: so the speed depends on memory, and hardly on who else uses the processor
 _OFFSETS = 1 << 16
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -52,15 +52,15 @@ def make(size: int, seed: int) -> None:
                 pass
 
 
-def read(size: int, seconds: float, seed: int, begin: Begin) -> Iterator[tuple[int, float]]:
+def read(begin: Begin, size: int, seconds: float, seed: int, pause: float = 4) -> Iterator[tuple[int, float]]:
     with FILE.open("rb", buffering=0) as file:
         descriptor = file.fileno()
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # one page for each read
         begin()
-        yield from _timed(lambda offset: os.pread(descriptor, PAGE, offset), size, seconds, seed)
+        yield from _timed(lambda offset: os.pread(descriptor, PAGE, offset), size, seconds, seed, pause)
 
 
-def touch(size: int, seconds: float, seed: int, begin: Begin) -> Iterator[tuple[int, float]]:
+def touch(begin: Begin, size: int, seconds: float, seed: int, pause: float = 4) -> Iterator[tuple[int, float]]:
     chunk = random.Random(seed).randbytes(_CHUNK)
     with mmap.mmap(-1, max(size, PAGE)) as memory:
         for at in range(0, size, _CHUNK):  # not zeros, which take no room in a compressed swap
@@ -70,10 +70,12 @@ def touch(size: int, seconds: float, seed: int, begin: Begin) -> Iterator[tuple[
             memory[offset] = memory[offset + 1]
 
         begin()
-        yield from _timed(once, size, seconds, seed)
+        yield from _timed(once, size, seconds, seed, pause)
 
 
-def _timed(once: Callable[[int], object], size: int, seconds: float, seed: int) -> Iterator[tuple[int, float]]:
+def _timed(
+    once: Callable[[int], object], size: int, seconds: float, seed: int, pause: float
+) -> Iterator[tuple[int, float]]:
     """Call `once` with the offsets of pages: how often in each second of it, and its 99th percentile."""
     chooser = random.Random(seed)
     offsets = itertools.cycle([chooser.randrange(size // PAGE) * PAGE for _ in range(_OFFSETS)])
@@ -87,7 +89,7 @@ def _timed(once: Callable[[int], object], size: int, seconds: float, seed: int) 
             after = clock()
             times.append(after - before)
             before = after
-        time.sleep(_PAUSE * (before - begun) / 1e9)
+        time.sleep(pause * (before - begun) / 1e9)
         return _AT_ONCE
 
     rate, p99 = 0, 0.0
@@ -99,7 +101,7 @@ def _timed(once: Callable[[int], object], size: int, seconds: float, seed: int) 
         yield rate, p99
 
 
-def stream(size: int, rate: float, seconds: float, wait: float, begin: Begin) -> Iterator[int]:
+def stream(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
     """No faster than `rate`. The file has holes only: the kernel fills its pages with zeros and reads no disk."""
     STREAM.touch()
     os.truncate(STREAM, size)
@@ -109,7 +111,7 @@ def stream(size: int, rate: float, seconds: float, wait: float, begin: Begin) ->
         yield from _at_rate(lambda offset: len(os.pread(descriptor, _CHUNK, offset)), size, rate, seconds, wait)
 
 
-def rewrite(size: int, rate: float, seconds: float, wait: float, begin: Begin) -> Iterator[int]:
+def rewrite(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
     """No faster than `rate`. Its memory grows by what it writes, and is then written to again."""
     chunk = random.Random(1).randbytes(_CHUNK)
     begin()
@@ -122,7 +124,7 @@ def rewrite(size: int, rate: float, seconds: float, wait: float, begin: Begin) -
         yield from _at_rate(write, size, rate, seconds, wait)
 
 
-def update(size: int, rate: float, seconds: float, wait: float, begin: Begin) -> Iterator[int]:
+def update(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
     """No faster than `rate`."""
     line = b"a line of a file that is updated again and again\n"
     text = line * (_CHUNK // len(line))
@@ -149,11 +151,11 @@ def _at_rate(once: Callable[[int], int], size: int, rate: float, seconds: float,
     yield from each_second(some, seconds)
 
 
-def hold(size: int, seconds: float, begin: Begin) -> Iterator[int]:
-    return _hold(size, seconds, begin, lambda *_: None)
+def hold(begin: Begin, size: int, seconds: float) -> Iterator[int]:
+    return _hold(begin, size, seconds, lambda *_: None)
 
 
-def lock(size: int, seconds: float, begin: Begin) -> Iterator[int]:
+def lock(begin: Begin, size: int, seconds: float) -> Iterator[int]:
     """Raises OSError if more than RLIMIT_MEMLOCK is locked."""
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -162,10 +164,10 @@ def lock(size: int, seconds: float, begin: Begin) -> Iterator[int]:
         if libc.mlock(ctypes.c_void_p(start + begin_), ctypes.c_size_t(end - begin_)):
             raise OSError(ctypes.get_errno(), "memory cannot be locked")
 
-    return _hold(size, seconds, begin, lock_part)
+    return _hold(begin, size, seconds, lock_part)
 
 
-def _hold(size: int, seconds: float, begin: Begin, keep: Callable[[mmap.mmap, int, int], None]) -> Iterator[int]:
+def _hold(begin: Begin, size: int, seconds: float, keep: Callable[[mmap.mmap, int, int], None]) -> Iterator[int]:
     memory = mmap.mmap(-1, max(size, PAGE))
     begin()
     begun, held = time.monotonic(), 0
@@ -213,7 +215,7 @@ def main(words: list[str]) -> dict[str, object]:
         if error.errno not in _NO_ROOM:
             raise
         return {"missing": "its disk is full"}
-    at = started[0] + _wait(numbers)
+    at = started[0] + _wait(what, numbers)
     if what in _TIMED:
         return {"at": at, **{name: [one[at] for one in found] for at, name in enumerate(("each_second", "p99"))}}
     return {"at": at, "each_second": [one[0] for one in found]}
@@ -231,7 +233,7 @@ def converse(words: list[str]) -> None:
     def begin() -> None:
         say("ready")
         sys.stdin.readline()
-        say({"at": time.time() + _wait(numbers)})
+        say({"at": time.time() + _wait(what, numbers)})
 
     for one in _seconds(what, numbers, begin):
         say(one)
@@ -239,15 +241,15 @@ def converse(words: list[str]) -> None:
 
 def _seconds(what: str, numbers: list[int], begin: Begin) -> Iterator[tuple[float, ...]]:
     if what in _TIMED:
-        yield from _TIMED[what](*numbers, begin)
+        yield from _TIMED[what](begin, *numbers)
     else:
-        for number in _LOADS[what](*numbers, begin):
+        for number in _LOADS[what](begin, *numbers):
             yield (number,)
 
 
-def _wait(numbers: list[int]) -> int:
+def _wait(what: str, numbers: list[int]) -> int:
     """Seconds before a load begins, of its parameters."""
-    return numbers[3] if len(numbers) == 4 else 0
+    return numbers[3] if what in ("stream", "rewrite", "update") else 0
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_a_second_without_a_read_has_the_values_of_the_one_before(
         yield 0
 
     monkeypatch.setattr(load, "each_second", seconds)
-    first, second, third = load.read(MIB, 3, 1, lambda: None)
+    first, second, third = load.read(lambda: None, MIB, 3, 1)
     assert first == (0, 0.0) and second[0] > 0 and second[1] > 0 and third == second
 
 
@@ -351,3 +351,44 @@ def test_the_report_compares_the_configurations() -> None:
     assert len(content.tables[0].rows) == 4 and len(content.data) == 6
     with pytest.raises(ValueError, match="no repetition"):
         report.content(result())
+
+
+KERNEL = {"pgsteal_kswapd": 300, "pgsteal_direct": 100, "pgsteal_file": 320, "pgsteal_anon": 80, "pswpout": 256}
+
+
+def varied(turn: int, configuration: str, kept: tuple[float, float], knob: str = "", **knobs: int) -> dict[str, Any]:
+    one = step(turn, configuration, kept)
+    one["node"]["kernel"] = KERNEL
+    return {**one, "setting": setting.Setting(**knobs).recorded, "knob": knob}  # type: ignore[arg-type]
+
+
+def matrix() -> Run:
+    found = [varied(1, name, kept) for name, kept in (("kernel", (0.5, 0.4)), ("controller", (1, 1)))]
+    found += [varied(1, "kernel", (0.9, 0.98), "usage", usage=50), varied(1, "kernel", (0.1, 0.3), "usage", usage=120)]
+    found += [
+        varied(1, "controller", (1, 0.9), "usage", usage=50),
+        varied(1, "kernel", (0.45, 0.4), "ceiling", ceiling=200),
+    ]
+    steps = {f"{at}": {"data": one} for at, one in enumerate(found)}
+    return Run(Path("run"), {"experiment": "memory", "parameters": {}}, steps)
+
+
+def test_the_matrix_answers_the_questions_with_figures() -> None:
+    content = report.content(matrix())
+    first, *answers = content.outcome[1:]
+    assert first.startswith("With the memory controller"), "the base has its sentences as ever"
+    assert len(answers) == 5
+    assert "2 MiB in a repetition, 80 % of it page cache" in answers[0] and "1 MiB to swap" in answers[0]
+    assert "programs that wanted memory took 25 % of it themselves" in answers[1].lower()
+    assert "usage from 20 % (120) to 94 % (50)" in answers[2] and "ceiling from 43 % (200) to 45 % (0)" in answers[2]
+    assert "usage" not in answers[3] and "ceiling from" in answers[3]
+    assert "with the kernel alone in 0 of 4 settings" in answers[4].lower()
+    assert "with the controller in 1 of 2 settings" in answers[4].lower()
+    (table,) = (one for one in content.tables if one.title == "What each knob changes")
+    assert [row[0] for row in table.rows] == ["base", "base", "usage=50", "usage=120", "usage=50", "ceiling=200"]
+    assert {one.name for one in content.plots} >= {"kept", "knob-usage", "knob-ceiling"}
+
+
+def test_the_base_alone_has_no_matrix() -> None:
+    content = report.content(result(varied(1, "kernel", (1, 1)), varied(1, "controller", (1, 1))))
+    assert len(content.outcome) == 2 and [one.name for one in content.plots] == ["kernel", "controller", "kept"]

@@ -179,11 +179,15 @@ def result(line: str) -> dict[str, object]:
     return found
 
 
-def confined(words: Sequence[str]) -> list[str]:
-    """The command line that runs a program as a user of its own, and ends it with the agent."""
-    user = str(_USER)
+def confined(words: Sequence[str], *, locks: bool = False) -> list[str]:
+    """The command line that runs a program as a user of its own, and ends it with the agent.
+
+    locks: whether it may keep the kernel from moving its memory to swap.
+    """
+    user, capabilities = str(_USER), "-all,+ipc_lock" if locks else "-all"
     confine = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
-    return [*confine, "--bounding-set", "-all", "--inh-caps", "-all", "--pdeathsig", "KILL", *words]
+    confine += ["--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", capabilities]
+    return [*confine, "--pdeathsig", "KILL", *words]
 
 
 def staged(words: Sequence[str], space: Path, directory: str, mount_point: Path, layers: str = "") -> list[str]:

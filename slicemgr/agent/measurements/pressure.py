@@ -24,7 +24,6 @@ from slicemgr.human import size
 
 _RESERVE = 0.05  # of the node's memory that must remain available
 _TICK = 1.0  # seconds
-_BESIDE = 64 << 20  # bytes that a program may lock beside those that it holds
 # How the kernel took memory: by its own thread or by the program that wanted some, of whom, and what came back.
 _COUNTERS = (
     *("pgscan_kswapd", "pgscan_direct", "pgsteal_kswapd", "pgsteal_direct", "pgsteal_file", "pgsteal_anon"),
@@ -98,9 +97,8 @@ class Pressure:
     @staticmethod
     def _program(amount: int, seconds: int, undo: ExitStack, *, locked: bool) -> command.Conversation:
         text = undo.enter_context(Path(loads.__file__).with_name("memory.py").open("rb"))
-        words = confined(["python3", "-I", "-", "lock" if locked else "hold", str(amount), str(seconds)])
-        if locked:
-            words = ["prlimit", f"--memlock={amount + _BESIDE}", "--", *words]
+        load = ["python3", "-I", "-", "lock" if locked else "hold", str(amount), str(seconds)]
+        words = confined(load, locks=locked)
         return undo.enter_context(command.converse(words, timeout=seconds + 60.0, stdin=text))
 
 

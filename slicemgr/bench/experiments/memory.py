@@ -151,7 +151,7 @@ class Memory:
         workload, seconds = WORKLOADS[setting.workload], 4 * self._parameters.seconds
         with ThreadPoolExecutor(len(found) + 1) as threads, ExitStack() as open_:
             progress.say("creating the slivers")
-            words = dict(zip(found, threads.map(lambda name: self._create(name, found[name]), found), strict=True))
+            words = self._create(found)
             places = {name: Sliver(name, words[name], found[name].file, seed) for name in found}
             promised = [one for name, one in places.items() if found[name].guarantee]
             progress.say("the slivers fill their memory")
@@ -203,15 +203,17 @@ class Memory:
         title = f"{parameters.prefix}{name}"
         return slivers.request(title, "lxc", parameters.image, parameters.node, self._key.line, **more)
 
-    def _create(self, name: str, size: Size) -> list[str]:
-        """The command prefix that runs a command in the new sliver."""
-        slivers.check(self._stop)
-        created = slivers.ask(self._client, self._request(name, size))
-        slivers.wait(self._client, created["operation"], self._stop)
-        title = created["slice"]["name"]
-        sliver = self._client.slices.get(title)["slivers"][0]
-        slivers.wait_for_banner(title, "lxc", sliver, self._stop)
-        return slivers.login(title, sliver, self._key.file)
+    def _create(self, found: Mapping[str, Size]) -> dict[str, list[str]]:
+        """The command prefix that runs a command in each of the new slivers."""
+        words = {}
+        asked = {name: slivers.ask(self._client, self._request(name, one)) for name, one in found.items()}
+        for name, created in asked.items():
+            slivers.wait(self._client, created["operation"], self._stop)
+            title = created["slice"]["name"]
+            sliver = self._client.slices.get(title)["slivers"][0]
+            slivers.wait_for_banner(title, "lxc", sliver, self._stop)
+            words[name] = slivers.login(title, sliver, self._key.file)
+        return words
 
     def _seconds(self, name: str) -> int:
         """For which a sliver works."""
