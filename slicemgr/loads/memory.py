@@ -11,9 +11,11 @@
     memory.py lock BYTES SECONDS                the same, and the kernel cannot move it to swap
 
 RATE: bytes per second. WAIT: seconds before it begins. PAUSE: for how many times as long as it reads it pauses, so that
-the speed depends on memory, and hardly on who else uses the processor; 4 if it is omitted. With `ready` before these words, the program writes the line
-`"ready"` when it could begin, begins with the next line that it reads, and writes its numbers line by line, so that
-they are known if it is killed: the time, then a list for each second.
+the speed depends on memory, and hardly on who else uses the processor; 4 if it is omitted.
+
+With `ready` before these words, the program writes the line `"ready"` when it could begin, begins with the next line
+that it reads, and writes its numbers line by line, so that they are known if it is killed: the time, then a list for
+each second.
 """
 
 from __future__ import annotations

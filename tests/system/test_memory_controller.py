@@ -16,7 +16,7 @@ import pytest
 from testbed import Node, eventually
 
 from slicemgr.bench.frame import folder
-from slicemgr.bench.report import memory as report
+from slicemgr.bench.report import memory_repetitions as repetitions
 from slicemgr.drivers.kernel.memory_groups import RECLAIM
 
 MIB = 1 << 20
@@ -188,5 +188,5 @@ def test_a_sliver_within_its_guarantee_keeps_its_speed(small_node: Node, tmp_pat
     run = tmp_path / "run"
     words = ("--configuration", "kernel", "--configuration", "controller", "--repeat", "1", "--seconds", "10")
     small_node.ok("bench", "memory", *words, "--output", str(run), timeout=600)
-    kept = {one.configuration: [one.kept("low"), one.kept("high")] for one in report.measured(folder.read(run))}
+    kept = {one.configuration: [one.kept("low"), one.kept("high")] for one in repetitions.measured(folder.read(run))}
     assert all(ours > 2 * kernels for ours, kernels in zip(kept["controller"], kept["kernel"], strict=True)), kept

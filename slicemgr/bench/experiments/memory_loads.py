@@ -17,6 +17,7 @@ from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
 NAMES = ("each_second", "p99")
+PAUSE = 4
 _SLACK = 300.0  # seconds for what is not measured
 
 
@@ -37,8 +38,11 @@ class Workload(Protocol):
     def prepare(self, sliver: Sliver) -> None:
         """Fill the memory of a sliver. Raises Failed."""
 
-    def load(self, sliver: Sliver, seconds: int) -> AbstractContextManager[TimedLoad]:
-        """The program that uses it for so many seconds, with the numbers NAMES for each. Raises Failed."""
+    def load(self, sliver: Sliver, seconds: int, pause: int = PAUSE) -> AbstractContextManager[TimedLoad]:
+        """The program that uses it for so many seconds, with the numbers NAMES for each. Raises Failed.
+
+        pause: for how many times as long as it works it pauses.
+        """
 
 
 class FileWorkload:
@@ -57,8 +61,8 @@ class FileWorkload:
         if b"missing" in said:
             raise Failed(f"a load in a sliver failed: {said[:200].decode(errors='replace')}")
 
-    def load(self, sliver: Sliver, seconds: int) -> AbstractContextManager[TimedLoad]:
-        return _load(sliver, ("read", sliver.size, seconds, sliver.seed), seconds)
+    def load(self, sliver: Sliver, seconds: int, pause: int = PAUSE) -> AbstractContextManager[TimedLoad]:
+        return _load(sliver, ("read", sliver.size, seconds, sliver.seed, pause), seconds)
 
 
 class MemoryWorkload:
@@ -70,8 +74,8 @@ class MemoryWorkload:
     def prepare(self, sliver: Sliver) -> None:
         """The program itself fills its memory before it begins."""
 
-    def load(self, sliver: Sliver, seconds: int) -> AbstractContextManager[TimedLoad]:
-        return _load(sliver, ("touch", sliver.size, seconds, sliver.seed), seconds)
+    def load(self, sliver: Sliver, seconds: int, pause: int = PAUSE) -> AbstractContextManager[TimedLoad]:
+        return _load(sliver, ("touch", sliver.size, seconds, sliver.seed, pause), seconds)
 
 
 def _load(sliver: Sliver, arguments: Sequence[str | int], seconds: int) -> AbstractContextManager[TimedLoad]:

@@ -28,6 +28,7 @@ CONTENTS = {  # experiment → module with content(run)
     "nodes": "slicemgr.bench.report.nodes",
     "guests": "slicemgr.bench.report.guests",
     "memory": "slicemgr.bench.report.memory",
+    "consolidation": "slicemgr.bench.report.consolidation",
 }
 _DASH = "–"
 _WHAT = (

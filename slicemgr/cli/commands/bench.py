@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import click
 
-from slicemgr.cli.bench import everything, guests, lifecycle, loads, memory, nodes, peers, publish, runs, throughput
+from slicemgr.cli.bench import (
+    consolidation,
+    everything,
+    guests,
+    lifecycle,
+    loads,
+    memory,
+    nodes,
+    peers,
+    publish,
+    runs,
+    throughput,
+)
 from slicemgr.cli.groups import Group
 
 
@@ -18,7 +30,15 @@ def bench() -> None:
 
 for _one in (runs.scale, lifecycle.lifecycle, throughput.throughput):
     bench.add_command(_one)
-for _one in (loads.io, loads.sysbench, peers.peers, nodes.nodes, guests.guests, memory.memory):
+for _one in (
+    loads.io,
+    loads.sysbench,
+    peers.peers,
+    nodes.nodes,
+    guests.guests,
+    memory.memory,
+    consolidation.consolidation,
+):
     bench.add_command(_one)
 bench.add_command(everything.all_experiments)
 for _one in (runs.report, runs.clean):
