@@ -43,7 +43,7 @@ KINDS = (  # from source; Debian packages; both with what the centre of a testbe
     "centre-source",
 )
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # packages of an installed Debian
-BENCHES, REMOVAL_TESTS = "tests/production/run_benches.py", "tests/production/test_removal.py"
+BENCHES = "tests/production/run_benches.py"
 BENCH_PACKAGES = ("redis-server", "memcached", "stress-ng")  # what experiments send to slivers
 SUITES = ("bookworm", "trixie")
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
@@ -356,7 +356,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, default="source", help="packaged, centre: install the Debian packages")
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
     parser.add_argument("--output", type=Path, help="a new folder for the files that tests keep, such as pages")
-    parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
+    parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of a second boot")
     parser.add_argument("--memory", default=machine.MEMORY, help="of the machine (default: %(default)s)")
     parser.add_argument("--swap", default="", metavar="SIZE", help="a disk for swap, with zswap (default: none)")
     parser.add_argument("--legacy", action="store_true", help="boot with cgroup v1")
@@ -382,7 +382,7 @@ def main() -> int:
         arguments.pool_disk,
         images,
         arguments.tests or [BENCHES],
-        arguments.after_reboot or [REMOVAL_TESTS],
+        arguments.after_reboot,
         console,
         kind=arguments.kind,
         output=arguments.output,
@@ -392,9 +392,10 @@ def main() -> int:
     )
     whole, results = machine.merge(output)
     sys.stdout.write(results)
-    if whole == 2:
+    boots = 2 if arguments.after_reboot else 1
+    if whole == boots:
         return 0
-    say(f"results of {whole} boots instead of 2; the console ({console}) ends with")
+    say(f"results of {whole} boots instead of {boots}; the console ({console}) ends with")
     say("\n".join(console.read_text(errors="replace").splitlines()[-60:]) if console.exists() else "nothing")
     return 1
 

@@ -59,7 +59,7 @@ if [ ! -e rebooted ]; then
     {start}
     set +ex
     check {tests}
-    how=reboot
+    {again}
 else
     check {after_reboot}
 fi
@@ -148,6 +148,7 @@ def write_files(root: Path, script: Script, images: str) -> list[str]:
             python=OWN_PYTHON,
             tests=shlex.join(script.tests),
             after_reboot=shlex.join(script.after_reboot),
+            again="how=reboot" if script.after_reboot else ":",
         )
     )
     remove.write_text("set -ex\n" + "\n".join(script.remove) + "\n")

@@ -53,8 +53,8 @@ class MemoryParameters:
     """The parameters of a run.
 
     connect: makes a client. key: the line of the public key, and the content of the private key. seconds: before the
-    pressure, and after it; it lasts twice as long. rate: bytes per second that the further sliver uses. variants: the
-    base first.
+    pressure, and after it; it lasts twice as long. rate: bytes per second that the further sliver uses. type, boot:
+    of the slivers. variants: the base first.
     """
 
     connect: Callable[[], Client]
@@ -67,6 +67,8 @@ class MemoryParameters:
     rate: str = "256M"
     repeat: int = 5
     seed: int = 1
+    type: str = "lxc"
+    boot: str = ""
     variants: tuple[Variant, ...] = (Variant(Setting()),)
 
     @property
@@ -74,6 +76,8 @@ class MemoryParameters:
         """The parameters as run.json stores them; --resume compares them."""
         names = ("image", "seconds", "rate", "repeat", "seed")
         found = {name: getattr(self, name) for name in names}
+        if self.type != "lxc":
+            found |= {"type": self.type, "boot": self.boot}
         varied = {"varied": " ".join(one.name for one in self.variants[1:])} if len(self.variants) > 1 else {}
         base = self.variants[0].setting.recorded
         return {"node": self.node, "configurations": " ".join(self.configurations), **found, **base, **varied}
@@ -121,7 +125,7 @@ class Memory:
         return guard.state(self._facts())
 
     def need(self, step: StepOf[Run]) -> guard.Need:
-        found = sizes(step.work.configuration, self._memory, step.work.variant.setting)
+        found = self._sizes(step.work.configuration, step.work.variant.setting)
         return guard.Need(disk=sum(one.file for one in found.values() if one.guarantee), pids=16 * len(found))
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
@@ -139,13 +143,13 @@ class Memory:
         for variant in self._parameters.variants:
             WORKLOADS[variant.setting.workload].check()
             for configuration in self._parameters.configurations:
-                for name, one in sizes(configuration, self._memory, variant.setting).items():
+                for name, one in self._sizes(configuration, variant.setting).items():
                     slivers.dry_run(self._client, self._request(name, one))
         return []
 
     def run(self, step: StepOf[Run], progress: Progress) -> Json:
         turn, configuration, setting = step.work.turn, step.work.configuration, step.work.variant.setting
-        found = sizes(configuration, self._memory, setting)
+        found = self._sizes(configuration, setting)
         cleanup.delete(self._client, self._parameters.prefix, progress)
         seed = random.Random(f"{self._parameters.seed}/{turn}").randrange(1 << 31)
         workload, seconds = WORKLOADS[setting.workload], 4 * self._parameters.seconds
@@ -201,7 +205,11 @@ class Memory:
         }
         parameters = self._parameters
         title = f"{parameters.prefix}{name}"
-        return slivers.request(title, "lxc", parameters.image, parameters.node, self._key.line, **more)
+        more["boot"] = parameters.boot
+        return slivers.request(title, parameters.type, parameters.image, parameters.node, self._key.line, **more)
+
+    def _sizes(self, configuration: str, setting: Setting) -> dict[str, Size]:
+        return sizes(configuration, self._memory, setting, machines=self._parameters.type == "kvm")
 
     def _create(self, found: Mapping[str, Size]) -> dict[str, list[str]]:
         """The command prefix that runs a command in each of the new slivers."""
@@ -211,7 +219,7 @@ class Memory:
             slivers.wait(self._client, created["operation"], self._stop)
             title = created["slice"]["name"]
             sliver = self._client.slices.get(title)["slivers"][0]
-            slivers.wait_for_banner(title, "lxc", sliver, self._stop)
+            slivers.wait_for_banner(title, self._parameters.type, sliver, self._stop)
             words[name] = slivers.login(title, sliver, self._key.file)
         return words
 

@@ -20,7 +20,9 @@ MIB = 1 << 20
 _WEIGHTS = {LOW: 100, HIGH: 200, HOG: 100}
 _SHARES = {LOW: 1, HIGH: 2}  # of what is promised
 _STATIC_HOG = 0.12  # of the node's memory: the limit of the other sliver in a static partition
-_FITS = 0.8  # of its limit, which the memory of a program may have in a static partition
+_FITS = 0.8  # of its limit, which the memory of a program may have
+_MACHINE_CEILING = 200  # percentage of its guarantee that is the limit of a virtual machine, unless another is set
+_MACHINE_HOG = 0.3  # of the node's memory: the limit of the other sliver, if it is a virtual machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Setting:
         return asdict(self)
 
 
+BASE = Setting()
 _BOUNDS = {"slivers": (2, 64), "guarantee": (3, 60), "ceiling": (0, 1000), "usage": (10, 300), "pressure": (0, 50)}
 _WORDS = {"workload": WORKLOADS, "hog": tuple(HOGS), "external": (PROCESS, BALLOON)}
 KNOBS = tuple(one.name for one in fields(Setting))
@@ -118,18 +121,22 @@ def kind(name: str) -> str:
     return name.rstrip("0123456789")
 
 
-def sizes(configuration: str, memory: int, setting: Setting = Setting()) -> dict[str, Size]:
-    """Of each sliver. memory: of the node. A static partition limits each to what it was promised."""
+def sizes(configuration: str, memory: int, setting: Setting = BASE, *, machines: bool = False) -> dict[str, Size]:
+    """Of each sliver. memory: of the node. A static partition limits each to what it was promised.
+
+    machines: virtual machines, which are not started with all memory of the node as their limit.
+    """
     pairs, static = setting.slivers // 2, configuration == STATIC
+    ceiling_part = setting.ceiling or (_MACHINE_CEILING if machines else 0)
     found = {}
     for number in range(1, pairs + 1):
         for title, share in _SHARES.items():
             promised = _whole(memory * setting.guarantee / 100 * share / sum(_SHARES.values()) / pairs)
-            ceiling = _whole(promised * setting.ceiling / 100) or _whole(memory)
+            ceiling = _whole(promised * ceiling_part / 100) or _whole(memory)
             used = int(promised * setting.usage / 100)
             name = f"{title}{number}" if number > 1 else title
             found[name] = Size(promised if static else ceiling, promised, _WEIGHTS[title], used)
-    limit = _whole(_STATIC_HOG * memory) if static else _whole(memory)
+    limit = _whole(memory * (_STATIC_HOG if static else _MACHINE_HOG if machines else 1.0))
     used = _whole(HOGS[setting.hog] * memory)
     found[HOG] = Size(limit, 0, _WEIGHTS[HOG], used if setting.hog == "stream" else min(used, int(_FITS * limit)))
     return found

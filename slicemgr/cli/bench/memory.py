@@ -32,7 +32,11 @@ def _percent(name: str, default: int, help: str) -> Callable[[Command], Command]
     metavar="NAME",
     help=f"Can be repeated ({', '.join(_CONFIGURATIONS)})  [default: all that differ on the node].",
 )
+@click.option("--type", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True, help="Of all slivers.")
 @click.option("--image", default=IMAGES["lxc"], show_default=True, help="Image of all slivers; it needs python3.")
+@click.option(
+    "--boot", type=click.Choice(["direct", "loader"]), help="How virtual machines boot  [default: as the image]."
+)
 @click.option(
     "--seconds",
     type=click.IntRange(5, 120),
@@ -50,7 +54,7 @@ def _percent(name: str, default: int, help: str) -> Callable[[Command], Command]
 )
 @_percent("--usage", 80, "Part of its guarantee that each sliver uses.")
 @_percent("--guarantee", 30, "Part of the node's memory that is promised in all.")
-@_percent("--ceiling", 0, "Memory limit of each sliver, as a part of its guarantee; 0: the node's memory.")
+@_percent("--ceiling", 0, "Memory limit of each sliver, as a part of its guarantee; 0: all, or 200 for machines.")
 @_percent("--pressure", 40, "Part of the node's memory that a program takes.")
 @click.option(
     "--external",
@@ -94,6 +98,7 @@ def memory(
 
     if parse_size(how["rate"], "--rate") < 1 << 20:
         raise invalid("--rate", f"{how['rate']} is too little", "at least 1M")
+    how["boot"] = how["boot"] or ""
     chosen_variants = tuple(variants(Setting(**{knob: how.pop(knob) for knob in KNOBS}), varied))
     with Client.local() as client:
         node = name or the_node(client)
