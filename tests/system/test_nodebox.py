@@ -87,6 +87,15 @@ def test_a_program_in_it_has_its_exit_status_and_sees_no_host(box: Box) -> None:
     assert "refused" in shell(box, f"bash -c ': <>/dev/tcp/{facts.gateway}/9' 2>&1 || true")  # it answers
 
 
+def test_it_cannot_change_what_the_machine_has_once(box: Box) -> None:
+    """DAMON has one user on a machine. The control is the machine, if its kernel has it."""
+    box.make(link="host", pool_size="1G")
+    admin = "/sys/kernel/mm/damon/admin"
+    assert box.run(["test", "-e", admin]).returncode == 1
+    assert shell(box, "ls -A /sys/kernel/mm/damon 2>/dev/null || true") == ""
+    assert box.run(["test", "-d", "/sys/kernel/mm/damon"]).returncode == (0 if Path(admin).exists() else 1)
+
+
 def test_two_boxes_are_apart(box: Box) -> None:
     other = Box(f"two-{demo.CLONE}")
     other.destroy()
