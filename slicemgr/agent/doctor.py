@@ -41,6 +41,7 @@ def examine(
         kernel.cgroups,
         kernel.memory_of_sockets,
         lambda: kernel.memory_guarantees(config),
+        kernel.memory_reclaim,
         lambda: kernel.capture_rings(config),
         network.fragments,
         lambda: storage.pool(pool),

@@ -40,7 +40,7 @@ _NUMBERS = (
     *("cpus", "memory", "memory_available", "swap_total", "swap_free", "disk_total", "disk_used", "disk_free"),
     *("metadata_used", "metadata_free", "load", "pids", "pids_max", "ports_first", "ports_last"),
 )
-_FLAGS = ("io_weight", "net_rate", "uefi", "forwarded", "spares")
+_FLAGS = ("io_weight", "net_rate", "uefi", "forwarded", "spares", "zswap")
 _TEXTS = (
     *("slicemgr", "kernel", "machine", "cpu_model", "cgroup", "quota", "filesystem", "firewall", "boot_id"),
     *("acceleration", "acceleration_reason", "inits_reason", "machines_reason", "addresses"),

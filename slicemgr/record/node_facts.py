@@ -100,6 +100,7 @@ def _load() -> dict[str, object]:
         "cpu_model": _cpu_model(),
         "swap_total": now.swap_total,
         "swap_free": now.swap_total - now.swap,
+        "zswap": counters.zswap(),
         "load": now.load,
         "pids": now.pids,
         "pids_max": min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max")),

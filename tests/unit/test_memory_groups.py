@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.agent.checks.kernel import guarantees
-from slicemgr.drivers.kernel import cgroup, memory_groups
+from slicemgr.agent.checks.kernel import guarantees, reclaim
+from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import read_file
 from slicemgr.drivers.kernel.memory_groups import Take
 
@@ -104,3 +104,30 @@ def test_doctor_says_who_keeps_guarantees(version: str, controller: str, ok: boo
     check = guarantees(version, controller)
     assert check.ok is ok
     assert bool(check.remedy) == (ok is not True)
+
+
+@pytest.mark.parametrize(
+    ("version", "swap", "zswap", "ok", "says"),
+    [
+        ("v2", 0, True, None, "no swap: page cache can be taken, the memory of programs cannot"),
+        ("v1", 0, False, None, "no swap: page cache can be taken, the memory of programs cannot"),
+        ("v2", 1 << 30, False, None, "which slivers cannot use by themselves; without zswap, each page is written"),
+        ("v1", 1 << 30, False, None, "programs to 1 GiB of swap; without zswap"),
+        ("v2", 1 << 30, True, True, "which slivers cannot use by themselves, compressed by zswap first"),
+        ("v1", 1 << 30, True, True, "programs to 1 GiB of swap, compressed by zswap first"),
+    ],
+)
+def test_doctor_says_which_memory_can_be_taken(
+    version: str, swap: int, zswap: bool, ok: bool | None, says: str
+) -> None:
+    check = reclaim(version, swap, zswap=zswap)
+    assert (check.ok, bool(check.remedy)) == (ok, ok is not True)
+    assert says in check.detail
+    assert ("add swap" in check.remedy) == (not swap)
+
+
+@pytest.mark.parametrize(("text", "on"), [("Y\n", True), ("N\n", False), (None, False)])
+def test_zswap_is_off_in_a_kernel_without_it(tmp_path: Path, text: str | None, on: bool) -> None:
+    if text is not None:
+        (tmp_path / "enabled").write_text(text)
+    assert counters.zswap(str(tmp_path / "enabled")) is on

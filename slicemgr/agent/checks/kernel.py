@@ -8,7 +8,8 @@ from pathlib import Path
 from slicemgr.agent.checks.result import Check, at_least, number
 from slicemgr.config import Config
 from slicemgr.drivers.kernel import capture_rings as rings
-from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel import cgroup, counters
+from slicemgr.human import size
 
 _CONTROLLERS = ("memory", "cpu", "pids")
 
@@ -69,6 +70,25 @@ def guarantees(version: str, controller: str) -> Check:
     if controller == "off":
         return Check(name, None, "the kernel does not know of them", 'set memory.controller = "observe"')
     return Check(name, True, "cgroup v2: kept by the kernel")
+
+
+def memory_reclaim() -> Check:
+    """Which memory of slivers the node can take back when it runs short."""
+    return reclaim(cgroup.version(), counters.memory().swap_total, zswap=counters.zswap())
+
+
+def reclaim(version: str, swap: int, *, zswap: bool) -> Check:
+    """swap: bytes of it that the node has. zswap: whether the kernel compresses what goes there. Pure."""
+    name, setting = "memory reclaim", "boot with zswap.enabled=1"
+    if not swap:
+        detail = "no swap: page cache can be taken, the memory of programs cannot"
+        return Check(name, None, detail, f"add swap to the node, and {setting}")
+    detail = f"page cache, and memory of programs to {size(swap)} of swap"
+    if version == "v2":
+        detail += ", which slivers cannot use by themselves"
+    if not zswap:
+        return Check(name, None, f"{detail}; without zswap, each page is written to the disk", setting)
+    return Check(name, True, f"{detail}, compressed by zswap first")
 
 
 def capture_rings(config: Config) -> Check:

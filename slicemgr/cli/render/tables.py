@@ -152,6 +152,8 @@ NODES = Table(
         field("facts.acceleration"),
         field("facts.cgroup"),
         field("facts.firewall"),
+        field("facts.swap_total", size),
+        field("facts.zswap"),
     ),
     (
         "name",
@@ -167,7 +169,9 @@ NODES = Table(
         "ports_used",
     ),
 )
-NODE = Table(NODES.columns, (*NODES.default, "spares", "addresses", "port_pool", "denied", "clock"))
+NODE = Table(
+    NODES.columns, (*NODES.default, "spares", "addresses", "port_pool", "denied", "clock", "swap_total", "zswap")
+)
 OPERATIONS = Table(
     (
         field("id", whole=True),

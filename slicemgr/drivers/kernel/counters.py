@@ -294,6 +294,14 @@ def memory(root: Path | None = None) -> Memory:
     return Memory(limited.total, available, free, whole.swap, whole.swap_total)
 
 
+def zswap(parameter: str = "/sys/module/zswap/parameters/enabled") -> bool:
+    """Whether the kernel compresses what it moves to swap, and keeps that in memory while it can."""
+    try:
+        return read_file(parameter).strip() == b"Y"
+    except OSError:
+        return False
+
+
 def _of_group(root: Path) -> Memory | None:
     """The memory of a group; None if it has no limit, as the group of a whole machine."""
     for limit, usage, place, prefix in (
