@@ -14,6 +14,7 @@ from slicemgr.agent.apply import Applier
 from slicemgr.agent.checks import broker
 from slicemgr.agent.checks.result import Check
 from slicemgr.agent.chores.capture_rings import Captures
+from slicemgr.agent.chores.idle_scans import IdleScans
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.chores.proc_views import ProcViews
 from slicemgr.agent.chores.recorder import Recorder
@@ -62,6 +63,8 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
         joined = member.find(config.membership_dir)
         memory = MemoryController(config, node.store)
+        scans = stack.enter_context(IdleScans(config.node.run_dir, lambda: memory.mode != "off"))
+        memory.idle = scans.idle
         operations = NodeOperations(node, memory, _source(config, joined, stop, stack) if joined else None)
         waits = ImageWaits(operations.node_images, journal) if joined else None
         disks = KeptDisks(config, node.hypervisor, node.pool, node.publisher)
@@ -77,7 +80,9 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
             thread="kept", run=disks.sweep, interval=SWEEP, failure="deleting kept disks", first=First.AT_ONCE
         )
         stack.enter_context(
-            Runner([*host_chores(node, memory), *row_chores(config, store), *([sweep] if joined else [])])
+            Runner(
+                [*host_chores(node, memory), scans.chore(), *row_chores(config, store), *([sweep] if joined else [])]
+            )
         )
         ready()
         gc.freeze()  # else each full collection searches the modules again, and stops all threads for 60 ms

@@ -24,6 +24,7 @@ SUITES = {"12": "bookworm", "13": "trixie"}
 TESTS = (  # tests that depend on the host. The complete path is first: the slivers of driver tests have no rows
     "tests/production/test_units.py",
     "tests/production/test_memory_guarantees.py",
+    "tests/production/test_idle_memory.py",
     "tests/system/test_confinement.py",
     "tests/system/test_limits.py::test_memory_bomb_is_killed_and_the_sliver_lives",
     "tests/system/test_limits.py::test_disk_limit_holds_for_a_nested_subvolume",

@@ -42,6 +42,7 @@ def examine(
         kernel.memory_of_sockets,
         lambda: kernel.memory_guarantees(config),
         kernel.memory_reclaim,
+        lambda: kernel.idle_memory(config),
         lambda: kernel.capture_rings(config),
         network.fragments,
         lambda: storage.pool(pool),

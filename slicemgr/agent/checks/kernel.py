@@ -8,7 +8,8 @@ from pathlib import Path
 from slicemgr.agent.checks.result import Check, at_least, number
 from slicemgr.config import Config
 from slicemgr.drivers.kernel import capture_rings as rings
-from slicemgr.drivers.kernel import cgroup, counters
+from slicemgr.drivers.kernel import cgroup, counters, idle_pages, page_samples
+from slicemgr.drivers.kernel.idle_pages import Damon, PageIdle
 from slicemgr.human import size
 
 _CONTROLLERS = ("memory", "cpu", "pids")
@@ -89,6 +90,29 @@ def reclaim(version: str, swap: int, *, zswap: bool) -> Check:
     if not zswap:
         return Check(name, None, f"{detail}; without zswap, each page is written to the disk", setting)
     return Check(name, True, f"{detail}, compressed by zswap first")
+
+
+def idle_memory(config: Config) -> Check:
+    """How the node finds out which memory of slivers is idle."""
+    tracker = idle_pages.tracker(config.node.run_dir / idle_pages.NOTE)
+    free = not isinstance(tracker, Damon) or tracker.is_free()
+    return idle(type(tracker).__name__ if tracker else "", free=free, generations=page_samples.has_generations())
+
+
+def idle(tracker: str, *, free: bool, generations: bool) -> Check:
+    """tracker: its class, "" for none. free: no other program uses it. generations: as `has_generations`. Pure."""
+    name, lists = "idle memory", "only the kernel's lists show what is idle"
+    if not tracker:
+        remedy = (
+            "a kernel with CONFIG_IDLE_PAGE_TRACKING, or with CONFIG_DAMON_PADDR and CONFIG_DAMON_SYSFS (Linux 6.7)"
+        )
+        return Check(name, None, f"this kernel tracks no pages: {lists}", remedy)
+    if not free:
+        return Check(name, None, f"another program uses DAMON: {lists}", "end that program's use of DAMON")
+    detail = "found by page idle tracking" if tracker == PageIdle.__name__ else "found by DAMON"
+    if generations:
+        detail += "; of files that are read and not mapped, by the kernel's lists (lru_gen)"
+    return Check(name, True, detail)
 
 
 def capture_rings(config: Config) -> Check:

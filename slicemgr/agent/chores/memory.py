@@ -48,8 +48,8 @@ class _Group:
 class MemoryController:
     """Four steps a second. measure: the memory of the node. mode: as `memory.controller`; a measurement changes it.
 
-    spent: seconds of processor time of this thread. Many groups are read less often, so that it costs no more than 1 %
-    of a processor, except while the node is below the lower mark.
+    idle: the idle bytes of a group. spent: seconds of processor time of this thread. Many groups are read less often,
+    so that it costs no more than 1 % of a processor, except while the node is below the lower mark.
     """
 
     config: Config
@@ -57,6 +57,7 @@ class MemoryController:
     measure: Callable[[], Memory] = counters.memory
     spent: Callable[[], float] = time.thread_time
     mode: str = ""
+    idle: Callable[[Path, Held], int] = lambda _, held: held.idle
     _state: State = field(default_factory=State)
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
@@ -229,7 +230,8 @@ class MemoryController:
         reread = max(0, held.reread - self._reread.get(promise.id, held.reread))
         if promise.type == SliverType.KVM:  # what a guest holds is known to its own kernel alone
             return Holding(promise.id, held.charged, promise.weight, held.charged, 0)
-        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, held.idle, reread, held.takeable)
+        idle = min(self.idle(one.directory, held), held.takeable)
+        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, idle, reread, held.takeable)
 
     def _take(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
         """The bytes that were taken of each, or would be."""

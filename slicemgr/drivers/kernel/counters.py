@@ -57,10 +57,13 @@ class Link:
     net_out_packets: int
 
 
-def running() -> dict[str, int]:
-    """The main process of each domain of slicemgr with a pid file, by sliver. The process may have ended."""
+def running(*directories: Path) -> dict[str, int]:
+    """The main process of each domain of slicemgr with a pid file, by sliver. The process may have ended.
+
+    directories: of pid files; by default those of containers and of virtual machines.
+    """
     found = {}
-    for directory in (bodies.LXC_DIR, bodies.QEMU_DIR):
+    for directory in directories or (bodies.LXC_DIR, bodies.QEMU_DIR):
         for sliver, note in bodies.noted(directory):
             with suppress(OSError, ValueError):
                 found[sliver] = int(read_file(note))

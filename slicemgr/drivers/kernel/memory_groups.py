@@ -10,7 +10,7 @@ import errno
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slicemgr.config import PACKAGE
@@ -32,13 +32,15 @@ _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 class Held:
     """What a group holds. takeable: of files, and anonymous if there is swap. idle: of that, not used for a while.
 
-    reread: what it has read back since its start, after the kernel had taken it.
+    reread: what it has read back since its start, after the kernel had taken it. kinds: idle and all bytes of `file`
+    and `anon`, as far as they can be taken.
     """
 
     charged: int
     idle: int
     reread: int
     takeable: int
+    kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,12 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
         charged = int(read_file(f"{group}/memory.current" if unified else f"{group}/memory.usage_in_bytes"))
     except (OSError, ValueError):
         return None
-    kinds = (b"file", b"anon") if swap else (b"file",)
-    idle = sum(value_in(stat, prefix + b"inactive_" + kind) for kind in kinds)
-    used = sum(value_in(stat, prefix + b"active_" + kind) for kind in kinds)
-    return Held(charged, min(idle, charged), reread(stat, prefix), min(idle + used, charged))
+    kinds = {}
+    for kind in ("file", "anon") if swap else ("file",):
+        inactive, active = (value_in(stat, prefix + f"{one}_{kind}".encode()) for one in ("inactive", "active"))
+        kinds[kind] = (inactive, inactive + active)
+    idle, whole = (min(charged, sum(one)) for one in zip(*kinds.values(), strict=True))
+    return Held(charged, idle, reread(stat, prefix), whole, kinds)
 
 
 def limit(group: Path) -> int | None:
