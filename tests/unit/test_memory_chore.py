@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from bare_service import Service
 
-from slicemgr.agent.chores.memory import MemoryController
+from slicemgr.agent.chores.memory import MemoryController, _Group
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
+from slicemgr.drivers.kernel.memory_groups import Held
 from slicemgr.errors import Failed
 from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
@@ -194,3 +195,13 @@ def test_a_node_with_little_free_memory_is_read_at_times_if_it_may_take_some(
     assert not any(controller.reads(now / 4) for now in range(120, 160))
     controller.available = 130
     assert not any(controller.reads(now / 4) for now in range(160, 200))
+
+
+@pytest.mark.parametrize(("type_", "found", "idle"), [("lxc", 30, 30), ("lxc", 99, 80), ("kvm", 30, 0)])
+def test_what_scans_find_is_idle_as_far_as_it_can_be_taken(
+    controller: Controller, type_: str, found: int, idle: int
+) -> None:
+    group = _Group(Promise("exp-0", type_, 5, 100, 9), Path("/7"), Held(100, 50, 0, 80))
+    assert type_ == "kvm" or controller._holding(group).idle == 50, "by the lists without scans"
+    controller.idle = lambda directory, held: found
+    assert controller._holding(group).idle == idle

@@ -9,7 +9,7 @@ import pytest
 from slicemgr.agent.checks.kernel import guarantees, reclaim
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import read_file
-from slicemgr.drivers.kernel.memory_groups import Take
+from slicemgr.drivers.kernel.memory_groups import Held, Take
 
 MIB = 1 << 20
 
@@ -88,6 +88,16 @@ def test_a_group_gets_room_in_swap_while_memory_is_taken_of_it(mount: Path, monk
     assert str(5 * MIB + 4096) in written, "while it is taken"
     assert (one / "memory.reclaim").read_text() == str(5 * MIB)
     assert (one / "memory.swap.max").read_text() == "4096\n", "afterwards it has no room for more"
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_memory_of_programs_can_be_taken_only_with_swap(tmp_path: Path, version: str) -> None:
+    prefix, usage = ("", "current") if version == "v2" else ("total_", "usage_in_bytes")
+    lists = {"inactive_anon": 1, "active_anon": 2, "inactive_file": 4, "active_file": 8}
+    (tmp_path / "memory.stat").write_text("".join(f"{prefix}{name} {size}\n" for name, size in lists.items()))
+    (tmp_path / f"memory.{usage}").write_text("20\n")
+    assert memory_groups.held(tmp_path, version, swap=False) == Held(20, 4, 0, 12, {"file": (4, 12)})
+    assert memory_groups.held(tmp_path, version, swap=True) == Held(20, 5, 0, 15, {"file": (4, 12), "anon": (1, 3)})
 
 
 def test_the_options_are_those_of_the_unified_hierarchy() -> None:
