@@ -1,13 +1,20 @@
 """The core workloads of YCSB (Cooper et al., SoCC 2010) against a store; the result is one line of JSON.
 
     ycsb.py load STORE ADDRESS RECORDS BYTES SEED                    waits until the store answers, and inserts records
-    ycsb.py run STORE ADDRESS WORKLOAD RECORDS BYTES SECONDS SEED    the operations of a workload from a to f
+    ycsb.py run STORE ADDRESS WORKLOAD RECORDS BYTES SECONDS SEED PAUSE
+                                                                     the operations of a workload from a to f
 
 STORE: redis, memcached, or document for a server with MongoDB's protocol. ADDRESS: HOST:PORT, or the path of a UNIX
 socket. BYTES: of each record, which has 10 fields. `run` prints the time at which it began, and for each second
 operations per second of serving time in `each_second` and `p99`, the microseconds within which 99 % of them ended;
 `counts` of each kind of operation, `misses` of records that the store has lost, and `errors` that it returned.
-A workload that inserts needs records that were loaded since the last one that did.
+A workload that inserts needs records that were loaded since the last one that did. PAUSE: for how many times as long
+as the operations took it pauses, so that the speed depends on memory, and hardly on who else uses the processor; 4 if
+it is omitted.
+
+With `ready` before `run`, the program writes the line `"ready"`, begins with the next line that it reads, and writes
+the time, then a list of rate and p99 for each second. If the store is gone, its exit status is that of a program which
+was killed.
 
 `failed` in the result: the store is gone, is silent, or sends what it should not. A wrong argument is exit status 2.
 """
@@ -42,7 +49,7 @@ _MOST_BYTES = 100_000  # of a record: less than a tenth of what memcached accept
 _TEXT = 1 << 20  # bytes from which records are cut
 _LOADED = 100_000  # bytes that are inserted at once
 _AT_ONCE = 64  # operations without a pause
-_PAUSE = 4  # times that the operations took: so the speed depends on memory, and hardly on who else uses the processor
+_KILLED = 137  # the exit status of a program that the kernel has killed
 _LONG = 0.05  # seconds after which a pause begins before all of those
 _LONGEST_PAUSE = 0.25  # seconds: so each second is measured, also with slow operations
 
@@ -587,6 +594,7 @@ class Seconds:
         self._served = [0] * seconds
         self._serving = [0.0] * seconds
         self._took = [array("d") for _ in range(seconds)]
+        self._last, self._known = (0.0, 0.0), 0
 
     def add(self, begin: float, end: float, count: int) -> None:
         """begin, end: seconds since the start. It takes time of each second between them, and counts in the last."""
@@ -596,16 +604,17 @@ class Seconds:
         if end < len(self._served):
             self._served[int(end)] += count
 
-    def figures(self) -> tuple[list[float], list[float]]:
-        """Operations per second of serving time, and p99 in microseconds. A second without any is as the one before."""
-        rates, p99 = [], []
-        rate = most = 0.0
-        for served, serving, took in zip(self._served, self._serving, self._took, strict=True):
-            if serving > 0:
-                rate, most = served / serving, sorted(took)[len(took) * 99 // 100] * 1e6
-            rates.append(round(rate, 1))
-            p99.append(round(most, 1))
-        return rates, p99
+    def until(self, now: float) -> Iterator[tuple[float, float]]:
+        """Operations per second of serving time, and p99 in microseconds, of each second that has ended since the last
+        call. A second without any is as the one before. now: seconds since the start.
+        """
+        for second in range(self._known, min(int(now), len(self._served))):
+            took = self._took[second]
+            if self._serving[second] > 0:
+                most = sorted(took)[len(took) * 99 // 100] * 1e6
+                self._last = round(self._served[second] / self._serving[second], 1), round(most, 1)
+            self._known = second + 1
+            yield self._last
 
 
 def load(store: Store, records: int, size: int, seed: int) -> dict[str, object]:
@@ -633,11 +642,27 @@ def perform(store: Store, operation: Operation, record: bytes) -> bool:
             return store.read(name) and store.update(name, operation.detail, record)
 
 
-def run(store: Store, workload: str, records: int, size: int, seconds: int, seed: int) -> dict[str, object]:
-    contents, stream, clock = Contents(size, seed), operations(workload, records, seed), time.perf_counter
-    served, counts, misses, errors = Seconds(seconds), Counter[str](), 0, 0
-    at, begun = time.time(), clock()
-    while clock() - begun < seconds:
+@dataclass(frozen=True)
+class Run:
+    """The arguments of `run`. size: bytes of a record."""
+
+    workload: str
+    records: int
+    size: int
+    seconds: int
+    seed: int
+    pause: float = 4
+
+
+def rates(store: Store, how: Run, totals: Counter[str]) -> Iterator[tuple[float, float]]:
+    """Operations per second of serving time, and p99 in microseconds, of each second when it has ended.
+
+    totals: gets the number of operations by kind, of `misses` and of `errors`. Raises Broken.
+    """
+    contents, clock = Contents(how.size, how.seed), time.perf_counter
+    stream, served = operations(how.workload, how.records, how.seed), Seconds(how.seconds)
+    begun = clock()
+    while clock() - begun < how.seconds:
         busy = 0.0
         for operation in itertools.islice(stream, _AT_ONCE):
             record, done = contents.record(), 1
@@ -648,13 +673,35 @@ def run(store: Store, workload: str, records: int, size: int, seconds: int, seed
                 found, done = True, 0
             after = clock()
             served.add(before - begun, after - begun, done)
-            counts[operation.kind] += done
-            misses, errors, busy = misses + (not found), errors + (not done), busy + after - before
+            totals.update({operation.kind: done, "misses": not found, "errors": not done})
+            busy += after - before
             if busy > _LONG:
                 break
-        time.sleep(min(_PAUSE * busy, _LONGEST_PAUSE))
-    rates, p99 = served.figures()
-    return {"at": at, "each_second": rates, "p99": p99, "counts": counts, "misses": misses, "errors": errors}
+        time.sleep(min(how.pause * busy, _LONGEST_PAUSE))
+        yield from served.until(clock() - begun)
+    yield from served.until(how.seconds)
+
+
+def run(store: Store, how: Run) -> dict[str, object]:
+    at, totals = time.time(), Counter[str]()
+    each_second, p99 = zip(*rates(store, how, totals), strict=True)
+    misses, errors = totals.pop("misses", 0), totals.pop("errors", 0)
+    counts = {kind: count for kind, count in totals.items() if count}
+    return {"at": at, "each_second": each_second, "p99": p99, "counts": counts, "misses": misses, "errors": errors}
+
+
+def converse(store: Store, how: Run) -> None:
+    """As `run`, line by line."""
+
+    def say(found: object) -> None:
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+    say("ready")
+    sys.stdin.readline()
+    say({"at": time.time()})
+    for one in rates(store, how, Counter()):
+        say(one)
 
 
 @contextlib.contextmanager
@@ -682,38 +729,48 @@ def connected(kind: str, address: str, wait: float = 0.0) -> Iterator[Store]:
         connection.close()
 
 
-def main(words: Sequence[str]) -> dict[str, object]:
-    """Raises ValueError for wrong arguments."""
-    match words:
-        case ["load", kind, address, *rest] if len(rest) == 3:
-            workload, seconds = "", 1
+def main(words: Sequence[str]) -> dict[str, object] | None:
+    """The result; None if it was written line by line. Raises ValueError for wrong arguments."""
+    waits, how = words[:1] == ["ready"], None
+    match words[waits:]:
+        case ["load", kind, address, *rest] if len(rest) == 3 and not waits:
             records, size, seed = map(int, rest)
-        case ["run", kind, address, workload, *rest] if len(rest) == 4:
-            records, size, seconds, seed = map(int, rest)
+            seconds = 1
+        case ["run", kind, address, workload, *rest] if len(rest) in (4, 5):
+            records, size, seconds, seed = map(int, rest[:4])
             if workload not in WORKLOADS:
                 raise ValueError(f"there is no workload {workload!r}: one of {', '.join(WORKLOADS)}")
+            how = Run(workload, records, size, seconds, seed, *map(float, rest[4:]))
         case _:
             raise ValueError("load STORE ADDRESS RECORDS BYTES SEED, or run … WORKLOAD RECORDS BYTES SECONDS SEED")
     if kind not in STORES:
         raise ValueError(f"there is no store {kind!r}: one of {', '.join(STORES)}")
-    if kind == "memcached" and workload == "e":
+    if kind == "memcached" and how is not None and how.workload == "e":
         raise ValueError("memcached has no scans, so workload e cannot run: choose another one of a to f")
     if not address.startswith("/") and not address.rpartition(":")[2].isdigit():
         raise ValueError(f"{address!r} is no address: HOST:PORT, or the path of a UNIX socket")
     if records < 1 or seconds < 1 or not FIELDS <= size <= _MOST_BYTES:
         raise ValueError(f"at least 1 record and 1 second, and {FIELDS} to {_MOST_BYTES} bytes in each record")
     try:
-        with connected(kind, address, 0.0 if workload else _PATIENCE) as store:
-            if workload:
-                return run(store, workload, records, size, seconds, seed)
-            return load(store, records, size, seed)
+        with connected(kind, address, 0.0 if how else _PATIENCE) as store:
+            if how is None:
+                return load(store, records, size, seed)
+            if not waits:
+                return run(store, how)
+            converse(store, how)
+            return None
     except (Broken, Refusal) as error:
+        if waits:
+            sys.stderr.write(f"{kind}: {error}\n")
+            sys.exit(_KILLED)
         return {"failed": f"{kind}: {error}"}
 
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(json.dumps(main(sys.argv[1:])) + "\n")
+        result = main(sys.argv[1:])
     except ValueError as error:
         sys.stderr.write(f"ycsb: {error}\n")
         sys.exit(2)
+    if result is not None:
+        sys.stdout.write(json.dumps(result) + "\n")

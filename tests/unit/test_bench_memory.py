@@ -17,6 +17,7 @@ from test_loads import run
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.measurements.pressure import Pressure
 from slicemgr.bench.experiments import memory as experiment
+from slicemgr.bench.experiments import memory_loads
 from slicemgr.bench.experiments import memory_setting as setting
 from slicemgr.bench.frame import timed_load
 from slicemgr.bench.frame.folder import Run
@@ -252,6 +253,10 @@ def test_one_knob_at_a_time_is_varied() -> None:
     assert [one.id for one in experiment.steps(parameters)] == [
         "1/kernel", "1/kernel/usage=120", "1/kernel/workload=memory"
     ]  # fmt: skip
+
+
+def test_every_workload_has_a_program() -> None:
+    assert tuple(memory_loads.WORKLOADS) == setting.WORKLOADS
 
 
 @pytest.mark.parametrize(

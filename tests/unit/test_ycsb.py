@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicemgr.bench.frame import stores
+from slicemgr.bench.frame import stores, timed_load
 from slicemgr.errors import Refused
 from slicemgr.loads import ycsb
 
@@ -127,8 +127,10 @@ def test_a_second_has_the_rate_of_what_was_served_in_it() -> None:
     served = ycsb.Seconds(3)
     for begin in (0.0, 0.2, 1.0):
         served.add(begin, begin + 0.1, 1)
-    rates, p99 = served.figures()  # nothing was served in the last second
-    assert rates == [10.0, 10.0, 10.0] and p99 == pytest.approx([1e5, 1e5, 1e5], rel=1e-3)
+    first, *rest = served.until(1)
+    assert not rest and first == pytest.approx((10.0, 1e5), rel=1e-3)
+    rest += served.until(3)
+    assert [rate for rate, _ in rest] == [10.0, 10.0], "nothing was served in the last second"
 
 
 def test_an_operation_that_takes_seconds_lowers_each_of_them() -> None:
@@ -136,16 +138,14 @@ def test_an_operation_that_takes_seconds_lowers_each_of_them() -> None:
     served.add(0.0, 0.5, 1)
     served.add(0.5, 2.5, 1)
     served.add(3.5, 9.0, 1)  # ends after the last second
-    rates, p99 = served.figures()
-    assert rates == [1.0, 0.0, 2.0, 0.0]
-    assert p99 == [2e6, 2e6, 2e6, 5.5e6]
+    assert list(served.until(4)) == [(1.0, 2e6), (0.0, 2e6), (2.0, 2e6), (0.0, 5.5e6)]
 
 
 def test_an_error_is_served_but_not_counted() -> None:
     served = ycsb.Seconds(1)
     served.add(0.0, 0.25, 0)
     served.add(0.25, 0.5, 1)
-    assert served.figures()[0] == [2.0]
+    assert [rate for rate, _ in served.until(1)] == [2.0]
 
 
 # --- stores that run --------------------------------------------------------------------------------------------------
@@ -258,6 +258,21 @@ def test_a_store_that_ends_is_a_failure(folder: Path) -> None:
         found = run("run", "redis", address, "c", 100, 1000, 30, 1)
         assert "connection" in found["failed"]
         assert "no connection" in run("run", "redis", address, "c", 100, 1000, 1, 1)["failed"]
+
+
+def test_a_client_that_waits_writes_line_by_line_and_counts_as_killed_with_its_store(folder: Path) -> None:
+    server = Started(stores.STORES["redis"], folder, 32 * MIB)
+    with server as address:
+        run("load", "redis", address, 100, 1000, 1)
+        arguments = ("run", "redis", address, "b", 100, 1000, 30, 1, 20)
+        with timed_load.start("low", ["sh", "-c"], "ycsb.py", arguments, ("each_second", "p99"), 60.0) as load:
+            load.wait()
+            load.begin()
+            time.sleep(2.5)
+            os.kill(server.process, signal.SIGKILL)
+            found = load.series(30)
+    assert found["killed"] and found["each_second"][0] > 0 and found["p99"][1] > 0
+    assert found["each_second"][4:] == [0.0] * 26
 
 
 # --- the table of stores ----------------------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ def size(policy: str, parameters: ConsolidationParameters) -> Size:
     limit = parse_size(parameters.memory, "--memory") // MIB * MIB
     promised = limit * parameters.guarantee // 100 // MIB * MIB
     used = promised * parameters.usage // 100 - _OWN
+    if parameters.workload not in WORKLOADS:
+        raise invalid("--workload", f"{parameters.workload[:40]!r} is unknown", ", ".join(WORKLOADS))
     if used < _OWN:
         least = -(-2 * _OWN * 10_000 // parameters.guarantee // parameters.usage // MIB)
         raise invalid("--memory", f"{parameters.memory} is too little for the workload", f"at least {least}M")

@@ -12,12 +12,15 @@ from typing import Protocol
 from slicemgr import loads
 from slicemgr.bench.experiments.memory_setting import FILE, MEMORY
 from slicemgr.bench.frame import timed_load
+from slicemgr.bench.frame.stores import RECORD, STORES, Store
 from slicemgr.bench.frame.timed_load import TimedLoad
 from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
 NAMES = ("each_second", "p99")
 PAUSE = 4
+_PLACE = "/var/tmp/slicemgr-bench"
+_PROGRAMS, _FOLDER = f"{_PLACE}/programs", f"{_PLACE}/store"
 _SLACK = 300.0  # seconds for what is not measured
 
 
@@ -54,12 +57,9 @@ class FileWorkload:
     def prepare(self, sliver: Sliver) -> None:
         text = Path(loads.__file__).with_name("memory.py").read_bytes()
         line = f"cd /var/tmp && exec python3 -I - {shlex.join(['make', str(sliver.size), str(sliver.seed)])}"
-        try:
-            said = command.run([*sliver.words, line], input=text, timeout=_SLACK)
-        except command.CommandFailed as error:
-            raise Failed(f"a load in a sliver failed: {error}", hint="the image needs python3") from error
+        said = _run(sliver, line, text)
         if b"missing" in said:
-            raise Failed(f"a load in a sliver failed: {said[:200].decode(errors='replace')}")
+            raise Failed(f"{sliver.name}: a load failed: {said[:200].decode(errors='replace')}")
 
     def load(self, sliver: Sliver, seconds: int, pause: int = PAUSE) -> AbstractContextManager[TimedLoad]:
         return _load(sliver, ("read", sliver.size, seconds, sliver.seed, pause), seconds)
@@ -82,4 +82,54 @@ def _load(sliver: Sliver, arguments: Sequence[str | int], seconds: int) -> Abstr
     return timed_load.start(sliver.name, sliver.words, "memory.py", arguments, NAMES, seconds + _SLACK)
 
 
-WORKLOADS: Mapping[str, Workload] = {FILE: FileWorkload(), MEMORY: MemoryWorkload()}
+@dataclass(frozen=True, slots=True)
+class StoreWorkload:
+    """A store that is asked for what YCSB's workload `operations` has. Its memory has the size of the sliver's data."""
+
+    store: Store
+    operations: str
+
+    def check(self) -> None:
+        self.store.sent()
+
+    def prepare(self, sliver: Sliver) -> None:
+        program = self.store.sent()
+        unpack = f"rm -rf {_PLACE} && {program.unpack(_PROGRAMS)}"
+        start = f"{unpack} && chmod 711 {_PLACE} && {self.store.start(_PROGRAMS, _FOLDER, sliver.size)}"
+        _run(sliver, start, program.archive)
+        text = Path(loads.__file__).with_name("ycsb.py").read_bytes()
+        words = ["load", self.store.name, *self._address, *self._records(sliver), str(sliver.seed)]
+        said = _run(sliver, f"exec python3 -I - {shlex.join(words)}", text)
+        if b"failed" in said:
+            raise Failed(f"{sliver.name}: the store was not filled: {said[:200].decode(errors='replace')}")
+
+    def load(self, sliver: Sliver, seconds: int, pause: int = PAUSE) -> AbstractContextManager[TimedLoad]:
+        what = ("run", self.store.name, *self._address, self.operations, *self._records(sliver))
+        arguments = (*what, seconds, sliver.seed, pause)
+        return timed_load.start(sliver.name, sliver.words, "ycsb.py", arguments, NAMES, seconds + _SLACK)
+
+    @property
+    def _address(self) -> tuple[str]:
+        return (self.store.address(_FOLDER),)
+
+    def _records(self, sliver: Sliver) -> tuple[str, str]:
+        """RECORDS and BYTES of `loads.ycsb`."""
+        return str(self.store.records_for(sliver.size)), str(RECORD)
+
+
+def _run(sliver: Sliver, line: str, given: bytes) -> bytes:
+    try:
+        return command.run([*sliver.words, line], input=given, timeout=_SLACK)
+    except command.CommandFailed as error:
+        raise Failed(f"{sliver.name}: {error}", hint="the image needs python3, tar, gzip and util-linux") from error
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    FILE: FileWorkload(),
+    MEMORY: MemoryWorkload(),
+    **{
+        f"{store.name}-{operations}": StoreWorkload(store, operations)
+        for store in STORES.values()
+        for operations in store.workloads
+    },
+}

@@ -8,7 +8,7 @@ import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
 from slicemgr.cli.bench.keys import new_key
-from slicemgr.cli.bench.options import IMAGES, SEEDS, node_option, repeat_option, seed_option
+from slicemgr.cli.bench.options import IMAGES, SEEDS, WORKLOADS_HELP, node_option, repeat_option, seed_option
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
@@ -44,9 +44,7 @@ _POLICIES = ("static", "elastic")
     metavar="PERCENT",
     help="Part of that guarantee that each sliver uses.",
 )
-@click.option(
-    "--workload", type=click.Choice(["file", "memory"]), default="memory", show_default=True, help="Of the slivers."
-)
+@click.option("--workload", default="memory", show_default=True, metavar="NAME", help=WORKLOADS_HELP)
 @click.option(
     "--seconds", type=click.IntRange(2, 120), default=4, show_default=True, help="Duration of one measurement."
 )

@@ -9,13 +9,12 @@ import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
 from slicemgr.cli.bench.keys import new_key
-from slicemgr.cli.bench.options import IMAGES, SEEDS, Command, node_option, repeat_option, seed_option
+from slicemgr.cli.bench.options import IMAGES, SEEDS, WORKLOADS_HELP, Command, node_option, repeat_option, seed_option
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
 
 _CONFIGURATIONS = ("kernel", "guarantee", "controller", "static")
-_WORKLOADS = ("file", "memory")
 _HOGS = ("stream", "rewrite", "update")
 
 
@@ -44,7 +43,7 @@ def _percent(name: str, default: int, help: str) -> Callable[[Command], Command]
     show_default=True,
     help="Duration before the pressure, and after it; the pressure lasts twice as long.",
 )
-@click.option("--workload", type=click.Choice(_WORKLOADS), default="file", show_default=True, help="Of the slivers.")
+@click.option("--workload", default="file", show_default=True, metavar="NAME", help=WORKLOADS_HELP)
 @click.option(
     "--hog",
     type=click.Choice(_HOGS),

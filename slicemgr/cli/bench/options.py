@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+WORKLOADS_HELP = "Of the slivers: file, memory, or a store with a workload of YCSB such as redis-a or memcached-b."
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 TYPES = click.Choice(["lxc", "kvm"])
