@@ -14,6 +14,7 @@ from slicemgr.agent.apply import Applier
 from slicemgr.agent.checks import broker
 from slicemgr.agent.checks.result import Check
 from slicemgr.agent.chores.capture_rings import Captures
+from slicemgr.agent.chores.guest_memory import GuestMemory
 from slicemgr.agent.chores.idle_scans import IdleScans
 from slicemgr.agent.chores.memory import MemoryController
 from slicemgr.agent.chores.proc_views import ProcViews
@@ -62,7 +63,9 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
         joined = member.find(config.membership_dir)
-        memory = MemoryController(config, node.store)
+        stack.enter_context(node.hypervisor.balloons.kept(config.node.run_dir / "balloons.lock"))
+        guests = GuestMemory(config, store, node.hypervisor.balloons)
+        memory = MemoryController(config, node.store, guests=guests)
         scans = stack.enter_context(IdleScans(config.node.run_dir, lambda: memory.mode != "off"))
         memory.idle = scans.idle
         operations = NodeOperations(node, memory, _source(config, joined, stop, stack) if joined else None)

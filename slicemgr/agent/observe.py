@@ -16,7 +16,7 @@ from slicemgr.drivers.guest import authorized_keys
 from slicemgr.drivers.libvirt.hypervisor import DomainSeen, Hypervisor
 from slicemgr.drivers.network import neighbours, traffic
 from slicemgr.drivers.storage import atomic_file, btrfs_files
-from slicemgr.model import Limits
+from slicemgr.model import LIVE_LIMITS, Limits
 
 _NOTHING = Observed()
 
@@ -156,6 +156,12 @@ def _limits(settled: Path) -> tuple[float, ...] | None:
     with suppress(FileNotFoundError, ValueError):
         return tuple(json.loads(settled.read_text()))
     return None
+
+
+def applied_memory(config: Config, sliver: str, pid: int) -> int | None:
+    """The memory limit that the domain with this pid has, in bytes; None while it starts, or if it is not known."""
+    limits = _limits(mark(config, sliver, pid))
+    return None if limits is None else int(limits[LIVE_LIMITS.index("memory")])
 
 
 def note_settled(config: Config, sliver: str, pid: int, limits: Limits) -> None:

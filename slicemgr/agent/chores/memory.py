@@ -1,9 +1,9 @@
 """Take memory from slivers beyond their guarantees when the node runs short; see policy/memory.py.
 
 With `memory.controller = "observe"`, it only reports what it would take. Nothing that it does outlasts it: v2 takes
-memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. Memory
-of virtual machines is not taken. On v2 the kernel spares what is guaranteed (`memory.min`), so no memory need be kept
-free.
+memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. From
+virtual machines, memory is taken by their balloons (`guest_memory`). On v2 the kernel spares what is guaranteed
+(`memory.min`), so no memory need be kept free.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slicemgr.agent.chores.guest_memory import GuestMemory
 from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.agent.chores.takings import Takings
 from slicemgr.config import Config
@@ -48,8 +49,9 @@ class _Group:
 class MemoryController:
     """Four steps a second. measure: the memory of the node. mode: as `memory.controller`; a measurement changes it.
 
-    idle: the idle bytes of a group. spent: seconds of processor time of this thread. Many groups are read less often,
-    so that it costs no more than 1 % of a processor, except while the node is below the lower mark.
+    idle: the idle bytes of a group. guests: the memory of virtual machines; None: nothing is taken of them. spent:
+    seconds of processor time of this thread. Many groups are read less often, so that it costs no more than 1 % of a
+    processor, except while the node is below the lower mark.
     """
 
     config: Config
@@ -58,6 +60,7 @@ class MemoryController:
     spent: Callable[[], float] = time.thread_time
     mode: str = ""
     idle: Callable[[Path, Held], int] = lambda _, held: held.idle
+    guests: GuestMemory | None = None
     _state: State = field(default_factory=State)
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
@@ -91,7 +94,7 @@ class MemoryController:
             longest=60.0,
             grace=5.0,
         )
-        return [chore]
+        return [chore] if self.guests is None else [chore, self.guests.chore()]
 
     def directories(self) -> list[Path]:
         """The groups of the slivers that run here; none on hold."""
@@ -104,6 +107,7 @@ class MemoryController:
             self._protect()
         if self.mode == "off":
             self._state, self._last = State(), None
+            self._watch_guests(near=False)
             return None
         measured = self.measure()
         begun, groups, swap = self.spent(), None, measured.swap > 0
@@ -111,9 +115,12 @@ class MemoryController:
         if not self._settled and (groups := self._groups(swap=swap)) is not None:
             self._restore(groups)
             self._settled = True
-        if self._is_calm(node, now):
+        calm = self._is_calm(node, now)
+        little = calm and node.has_little_unused(before=self._state.slow)
+        self._watch_guests(near=not calm)
+        if calm:
             self._last = None
-            if not node.has_little_unused(before=self._state.slow):
+            if not little:
                 self._state = replace(self._state, slow=False)
                 return None
             if now < self._state.again:
@@ -125,7 +132,7 @@ class MemoryController:
         groups = groups or self._groups(swap=swap)
         if groups is None:
             return None
-        holdings = [self._holding(one) for one in groups.values()]
+        holdings = [self._holding(one, now) for one in groups.values()]
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
@@ -225,11 +232,17 @@ class MemoryController:
             known = self._directories[sliver] = (pid, directory)
         return known[1]
 
-    def _holding(self, one: _Group) -> Holding:
+    def _watch_guests(self, *, near: bool) -> None:
+        if self.guests is not None:
+            self.guests.near, self.guests.takes = near, self.mode == "on"
+
+    def _holding(self, one: _Group, now: float) -> Holding:
         promise, held = one.promise, one.held
         reread = max(0, held.reread - self._reread.get(promise.id, held.reread))
-        if promise.type == SliverType.KVM:  # what a guest holds is known to its own kernel alone
-            return Holding(promise.id, held.charged, promise.weight, held.charged, 0)
+        if promise.type == SliverType.KVM:  # it keeps what its guest does not say that it could give
+            idle = 0 if self.guests is None else min(self.guests.idle(promise.id, now), held.charged)
+            kept = max(promise.guarantee, held.charged - idle)
+            return Holding(promise.id, kept, promise.weight, held.charged, idle, takeable=idle)
         idle = min(self.idle(one.directory, held), held.takeable)
         return Holding(promise.id, promise.guarantee, promise.weight, held.charged, idle, reread, held.takeable)
 
@@ -240,17 +253,31 @@ class MemoryController:
         wanted = {
             name: Take(groups[name].directory, amount, limit)
             for name, amount in targets.take.items()
-            if (limit := memory_groups.limit(groups[name].directory)) is not None
+            if groups[name].promise.type == SliverType.LXC
+            and (limit := memory_groups.limit(groups[name].directory)) is not None
         }
         try:
             taken = memory_groups.take(wanted)
         finally:
             self._restore({name: groups[name] for name in wanted})
+        taken |= self._take_of_guests(groups, targets)
         for name, amount in taken.items():
             pid = self._directories[name][0]
             known, before = self.reclaimed.get(name, (pid, 0))
             self.reclaimed[name] = (pid, amount + (before if known == pid else 0))
         return taken
+
+    def _take_of_guests(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
+        """Ask machines for memory, which comes later; the bytes that have come since the last time.
+
+        Only in a shortage: unlike a container, a guest cannot have it back at the moment in which it needs it.
+        """
+        if self.guests is None:
+            return {}
+        for name, amount in targets.take.items():
+            if groups[name].promise.type == SliverType.KVM and self._state.takes:
+                self.guests.want(name, amount)
+        return {name: amount for name, amount in self.guests.taken().items() if name in groups}
 
     def _restore(self, groups: Mapping[str, _Group]) -> None:
         """Set limits that are lower than those of the rows (v1). A row may be newer: then its step sets it as well."""

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ import libvirt_qemu
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers.libvirt import processes
+from slicemgr.drivers.libvirt.balloons import Balloons
 from slicemgr.drivers.libvirt.connections import Connections, bounded
 from slicemgr.drivers.libvirt.console import Console
 from slicemgr.drivers.libvirt.domain_xml import NAMESPACE
@@ -65,6 +66,7 @@ class Hypervisor:
 
     def __init__(self, settings: LibvirtConfig) -> None:
         self._connections = Connections(settings, self._event)
+        self.balloons = Balloons(self._connections, settings.qemu)
         self._generations: dict[SliverType, dict[tuple[str, int], int]] = {one: {} for one in SliverType}
         self._changed = threading.Condition()
         self._changes = 0
@@ -202,7 +204,10 @@ class Hypervisor:
         memory: bytes of the host that it may use then. It waits while a guest gives memory back. Raises Failed.
         """
         seen = self._need(sliver.id)
-        with self._running(seen.type, sliver.id, "change the limits of the domain") as domain:
+        with ExitStack() as stack:
+            if seen.type is SliverType.KVM:
+                stack.enter_context(self.balloons.resizing(sliver.id, seen.pid, sliver.limits.memory))
+            domain = stack.enter_context(self._running(seen.type, sliver.id, "change the limits of the domain"))
             try:
                 body(seen.type).limit(domain, seen.pid, sliver, memory)
             except OSError as error:
