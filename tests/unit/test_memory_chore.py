@@ -202,6 +202,6 @@ def test_what_scans_find_is_idle_as_far_as_it_can_be_taken(
     controller: Controller, type_: str, found: int, idle: int
 ) -> None:
     group = _Group(Promise("exp-0", type_, 5, 100, 9), Path("/7"), Held(100, 50, 0, 80))
-    assert type_ == "kvm" or controller._holding(group).idle == 50, "by the lists without scans"
+    assert type_ == "kvm" or controller._holding(group, 0.0).idle == 50, "by the lists without scans"
     controller.idle = lambda directory, held: found
-    assert controller._holding(group).idle == idle
+    assert controller._holding(group, 0.0).idle == idle
