@@ -6,6 +6,7 @@ and runs as the programs of `loads` do.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -48,8 +49,9 @@ class Pressure:
         """Wait `before` seconds, hold `bytes` for `hold` seconds, and wait `after` seconds.
 
         The result has the time `at` which it began, and for each second the memory that was `available` and `free`,
-        and all that the controller had `taken`; `cpu`, seconds that the controller used; and `kernel`, how much the
-        counters of /proc/vmstat grew while the bytes were held. Raises Refused or Failed.
+        and all that the controller had `taken`; `cpu`, seconds that the controller used; `kernel`, how much the counters
+        of /proc/vmstat grew while the bytes were held; and `killed`, whether the kernel ended the program that held
+        them. Raises Refused or Failed.
         """
         if not self._busy.acquire(blocking=False):
             hint = "wait until the operation has ended, see `slicectl op list`"
@@ -76,7 +78,7 @@ class Pressure:
         taken, cpu = self._controller.total, self._controller.cost
         kernel: dict[str, int] = {}
         found: dict[str, list[int]] = {"available": [], "free": [], "taken": []}
-        program, counted = None, dict[str, int]()
+        program, counted, killed = None, dict[str, int](), False
         for second in range(before + hold + after):
             if second == before:
                 counted = _kernel_counters()
@@ -85,20 +87,25 @@ class Pressure:
             if self._stop.wait(max(0.0, begun + (second + 1) * _TICK - time.monotonic())):
                 raise Failed("the agent is stopping", hint="try again when it has restarted")
             if program is not None and program.ended and second < before + hold - 1:
-                raise Failed(f"the program that holds memory ended: {program.failure()}")
+                error = program.failure()
+                if error.status != -signal.SIGKILL:
+                    raise Failed(f"the program that holds memory ended: {error}")
+                program, killed = None, True
             now = self._memory()
             found["available"].append(now.available)
             found["free"].append(now.free)
             found["taken"].append(self._controller.total - taken)
             if second == before + hold - 1:
                 kernel = {name: value - counted.get(name, 0) for name, value in _kernel_counters().items()}
-        return {"at": at, "cpu": self._controller.cost - cpu, "kernel": kernel, **found}
+        return {"at": at, "cpu": self._controller.cost - cpu, "kernel": kernel, "killed": killed, **found}
 
     @staticmethod
     def _program(amount: int, seconds: int, undo: ExitStack, *, locked: bool) -> command.Conversation:
         text = undo.enter_context(Path(loads.__file__).with_name("memory.py").open("rb"))
         load = ["python3", "-I", "-", "lock" if locked else "hold", str(amount), str(seconds)]
         words = confined(load, locks=locked)
+        if locked:  # as with a balloon below the node, no program can be ended to get this memory
+            words = ["choom", "-n", "-1000", "--", *words]
         return undo.enter_context(command.converse(words, timeout=seconds + 60.0, stdin=text))
 
 

@@ -251,4 +251,4 @@ class Memory:
         measured = dict(ended["result"]["measured"])
         names = ("available", "free", "taken")
         found = {**{name: measured[name] for name in names}, "at": measured["at"], "cpu": measured["cpu"]}
-        return {**found, "kernel": measured.get("kernel", {})}
+        return {**found, "kernel": measured.get("kernel", {}), "killed": bool(measured.get("killed"))}

@@ -85,8 +85,8 @@ class Measured:
 
     @property
     def killed(self) -> int:
-        """Loads that the kernel has ended for lack of memory."""
-        return sum("killed" in one for one in self.data["slivers"].values())
+        """Loads that the kernel has ended for lack of memory, that of the node included."""
+        return sum("killed" in one for one in self.data["slivers"].values()) + bool(self.data["node"].get("killed"))
 
     @property
     def taken(self) -> int:
