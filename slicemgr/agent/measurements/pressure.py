@@ -25,6 +25,8 @@ from slicemgr.human import size
 
 _RESERVE = 0.05  # of the node's memory that must remain available
 _TICK = 1.0  # seconds
+# As with a balloon below the node, no program can be ended to get this memory. Without CAP_SYS_RESOURCE it may end.
+_SPARED = 'echo -1000 >/proc/$$/oom_score_adj 2>/dev/null; exec "$@"'
 # How the kernel took memory: by its own thread or by the program that wanted some, of whom, and what came back.
 _COUNTERS = (
     *("pgscan_kswapd", "pgscan_direct", "pgsteal_kswapd", "pgsteal_direct", "pgsteal_file", "pgsteal_anon"),
@@ -104,8 +106,8 @@ class Pressure:
         text = undo.enter_context(Path(loads.__file__).with_name("memory.py").open("rb"))
         load = ["python3", "-I", "-", "lock" if locked else "hold", str(amount), str(seconds)]
         words = confined(load, locks=locked)
-        if locked:  # as with a balloon below the node, no program can be ended to get this memory
-            words = ["choom", "-n", "-1000", "--", *words]
+        if locked:
+            words = ["sh", "-c", _SPARED, "sh", *words]
         return undo.enter_context(command.converse(words, timeout=seconds + 60.0, stdin=text))
 
 
