@@ -51,9 +51,9 @@ class Pressure:
         """Wait `before` seconds, hold `bytes` for `hold` seconds, and wait `after` seconds.
 
         The result has the time `at` which it began, and for each second the memory that was `available` and `free`,
-        and all that the controller had `taken`; `cpu`, seconds that the controller used; `kernel`, how much the counters
-        of /proc/vmstat grew while the bytes were held; and `killed`, whether the kernel ended the program that held
-        them. Raises Refused or Failed.
+        and all that the controller had `taken`; `cpu`, seconds that the controller used; `kernel`, how much the
+        counters of /proc/vmstat grew while the bytes were held; and `killed`, whether the kernel ended the program that
+        held them. Raises Refused or Failed.
         """
         if not self._busy.acquire(blocking=False):
             hint = "wait until the operation has ended, see `slicectl op list`"

@@ -123,7 +123,7 @@ class Consolidation:
         return steps(self._parameters)
 
     def state(self) -> guard.State:
-        return guard.state(self._facts())
+        return guard.state_without_memory(self._facts())
 
     def need(self, step: StepOf[Run]) -> guard.Need:
         """Of memory it needs all that the node can guarantee: the end of it is what is measured."""

@@ -122,7 +122,7 @@ class Memory:
         return steps(self._parameters)
 
     def state(self) -> guard.State:
-        return guard.state(self._facts())
+        return guard.state_without_memory(self._facts())
 
     def need(self, step: StepOf[Run]) -> guard.Need:
         found = self._sizes(step.work.configuration, step.work.variant.setting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from slicemgr.errors import Code, Refused
 from slicemgr.human import size
@@ -74,6 +74,12 @@ def state(facts: Mapping[str, object]) -> State:
             raise Refused(Code.CONFLICT, f"the node's agent does not report its {name}", hint=hint, field="--node")
         values[name] = value
     return State(**values)  # type: ignore[arg-type]  # each is a number, which is all that is computed with
+
+
+def state_without_memory(facts: Mapping[str, object]) -> State:
+    """The state of a node whose memory is to be short: all of it counts as available. Raises Refused."""
+    found = state(facts)
+    return replace(found, memory_available=found.memory_total, swap_free=found.swap_total)
 
 
 def verdict(now: State, need: Need, limits: Limits) -> str | None:
