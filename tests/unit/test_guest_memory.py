@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from bare_service import Service
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slicemgr.agent import observe
 from slicemgr.agent.chores.guest_memory import GuestMemory
 from slicemgr.agent.chores.memory import MemoryController
+from slicemgr.agent.chores.memory import holding_of_machine as holding
 from slicemgr.config import MemoryConfig
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
@@ -19,7 +22,10 @@ from slicemgr.drivers.kernel.memory_groups import Held
 from slicemgr.drivers.libvirt.balloons import Balloons, GuestReport, parse
 from slicemgr.errors import Failed
 from slicemgr.model import MIB
+from slicemgr.policy import memory
+from slicemgr.policy.memory import Holding, Node, State
 from slicemgr.store import tables as t
+from slicemgr.store.memory_promises import Promise
 
 FULL, SLIVER, PID = 512 * MIB, "exp-0", 7
 TOTAL = 4096 * MIB
@@ -111,6 +117,18 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting
         yield made
 
 
+@given(st.integers(0, 4096), st.integers(0, 4096), st.integers(0, 4096), st.sampled_from([0.001, 0.02, 0.05]))
+def test_of_a_machine_no_more_is_wanted_than_its_guest_could_give(
+    charged: int, idle: int, guarantee: int, available: float
+) -> None:
+    """Not even if nearly nothing is available, when containers lose what is in use."""
+    machine = holding(Promise(SLIVER, "kvm", guarantee * MIB, 100, FULL), charged * MIB, idle * MIB)
+    others = [Holding("exp-1", 0, 100, 900 * MIB, 0), Holding("exp-2", 500 * MIB, 100, 900 * MIB, 900 * MIB)]
+    node = Node(TOTAL, int(TOTAL * available), int(TOTAL * available))
+    _, targets = memory.step(State(short=True), node, [machine, *others], 0.0, 1.0)
+    assert targets.take.get(SLIVER, 0) <= max(0, min(idle, charged - guarantee) * MIB)
+
+
 def test_a_calm_node_does_not_ask_libvirt(setting: Setting) -> None:
     setting.run(30)
     assert setting.fake.asked <= 1, "at the start alone, because an earlier agent may have left balloons lower"
@@ -136,11 +154,18 @@ def test_a_short_node_takes_from_a_machine_and_gives_back_when_it_is_calm(settin
     assert setting.fake.asked == asked
 
 
-def test_while_there_is_time_a_machine_keeps_all(setting: Setting) -> None:
-    """Containers lose idle memory slowly then, but a guest could not have it back at once."""
+def test_while_enough_is_available_a_machine_keeps_all(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers lose memory then so that some is free, but a guest could not have it back at once."""
     setting.controller.measure = lambda: Memory(TOTAL, TOTAL // 8, TOTAL // 12)
     setting.run(30)
     assert setting.controller._state.slow and setting.fake.current == FULL
+    monkeypatch.setattr(cgroup, "version", lambda: "v1")
+    with setting.controller.store.write() as c:
+        c.execute(t.slivers.update().values(memory_guarantee=1))
+    setting.controller.measure = lambda: Memory(TOTAL, TOTAL // 8, TOTAL // 100)
+    setting.run(30)
+    assert setting.controller._state.full and setting.fake.current == FULL
+    assert setting.controller.total == 0, "and the machine does not count among those that could give some"
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])

@@ -115,12 +115,10 @@ class MemoryController:
         if not self._settled and (groups := self._groups(swap=swap)) is not None:
             self._restore(groups)
             self._settled = True
-        calm = self._is_calm(node, now)
-        little = calm and node.has_little_unused(before=self._state.slow)
-        self._watch_guests(near=not calm)
-        if calm:
+        self._watch_guests(near=self._state.short or node.available <= _WATCH * memory.HIGH * node.total)
+        if self._is_calm(node, now):
             self._last = None
-            if not little:
+            if not node.has_little_unused(before=self._state.slow):
                 self._state = replace(self._state, slow=False)
                 return None
             if now < self._state.again:
@@ -239,10 +237,9 @@ class MemoryController:
     def _holding(self, one: _Group, now: float) -> Holding:
         promise, held = one.promise, one.held
         reread = max(0, held.reread - self._reread.get(promise.id, held.reread))
-        if promise.type == SliverType.KVM:  # it keeps what its guest does not say that it could give
-            idle = 0 if self.guests is None else min(self.guests.idle(promise.id, now), held.charged)
-            kept = max(promise.guarantee, held.charged - idle)
-            return Holding(promise.id, kept, promise.weight, held.charged, idle, takeable=idle)
+        if promise.type == SliverType.KVM:
+            idle = self.guests.idle(promise.id, now) if self.guests is not None and self._state.short else 0
+            return holding_of_machine(promise, held.charged, idle)
         idle = min(self.idle(one.directory, held), held.takeable)
         return Holding(promise.id, promise.guarantee, promise.weight, held.charged, idle, reread, held.takeable)
 
@@ -270,12 +267,12 @@ class MemoryController:
     def _take_of_guests(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
         """Ask machines for memory, which comes later; the bytes that have come since the last time.
 
-        Only in a shortage: unlike a container, a guest cannot have it back at the moment in which it needs it.
+        Only if little is available: unlike a container, a guest does not have it back as soon as it needs it.
         """
         if self.guests is None:
             return {}
         for name, amount in targets.take.items():
-            if groups[name].promise.type == SliverType.KVM and self._state.takes:
+            if groups[name].promise.type == SliverType.KVM and self._state.short:
                 self.guests.want(name, amount)
         return {name: amount for name, amount in self.guests.taken().items() if name in groups}
 
@@ -309,3 +306,9 @@ class MemoryController:
             observations.record(c, events, "")  # events are of no node
             if self.config.joined:
                 outbox.add(c, events)
+
+
+def holding_of_machine(promise: Promise, charged: int, idle: int) -> Holding:
+    """A machine keeps what its guest could not give. idle: what it could."""
+    idle = min(idle, charged)
+    return Holding(promise.id, max(promise.guarantee, charged - idle), promise.weight, charged, idle, takeable=idle)

@@ -1,4 +1,4 @@
-"""The balloons of running virtual machines: what their guests say, and how much memory is left to them.
+"""The balloons of running virtual machines: what their guests report, and how much memory is left to them.
 
 A machine whose balloon was set lower gets its memory back also if the agent is killed: `sliver-balloons` keeps its full
 size, and gives it back when its standard input ends. Its lock is held until that is done, and the next agent waits for
@@ -77,14 +77,14 @@ class Balloons:
             keeper.close()
 
     def reports(self) -> dict[str, GuestReport]:
-        """What the guests of all machines say, by one call. Raises Failed if libvirt does not respond."""
+        """What the guests of all machines report, by one call. Raises Failed if libvirt does not respond."""
         wanted, how = libvirt.VIR_DOMAIN_STATS_BALLOON, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
         with self._connections.call(SliverType.KVM, "read the memory of virtual machines") as connection:
             stats = connection.getAllDomainStats(wanted, how)
             named = ((names.sliver_of_domain(domain.name()), values) for domain, values in stats)
             found = {sliver: parse(values) for sliver, values in named if sliver is not None}
-        for gone in self._resized.keys() - found.keys():
-            del self._resized[gone]
+        with self._free:
+            self._resized = {sliver: size for sliver, size in self._resized.items() if sliver in found}
         return found
 
     def ask_every(self, sliver: str, seconds: int) -> None:
@@ -122,7 +122,8 @@ class Balloons:
         """
         with self._alone(sliver, wait=True):
             self.forget(sliver)
-            self._resized[sliver] = pid, memory
+            with self._free:
+                self._resized[sliver] = pid, memory
             yield
 
     def forget(self, sliver: str) -> None:
