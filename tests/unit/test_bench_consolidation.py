@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slicemgr.bench.experiments import consolidation as experiment
+from slicemgr.bench.experiments.memory_loads import Sliver
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import consolidation as report
 from slicemgr.client import Client
@@ -41,6 +42,15 @@ def test_the_usual_speed_is_that_of_the_first_slivers() -> None:
     assert experiment.usual_speed([look(1, 10.0)]) == 0
     found = [look(1, 10.0), look(2, 11.0, 12.0), look(3, 1.0, 11.0, 12.0), look(4, 1.0, 1.0, 1.0)]
     assert experiment.usual_speed(found) == 11.0
+
+
+def test_some_of_many_slivers_are_measured_but_not_the_one_that_uses_its_limit() -> None:
+    there = [Sliver(str(number), (), MIB, 1) for number in range(20)]
+    assert experiment.sample(there[:3], 1) == there[:3]
+    for count in (4, 20):
+        found = experiment.sample(there[:count], 1)
+        assert len(found) == len({one.name for one in found}) == min(6, count - 1)
+        assert there[count - 1] not in found and found == experiment.sample(there[:count], 1)
 
 
 def step(turn: int, policy: str, fits: int, *, broken: bool = True) -> dict[str, Any]:

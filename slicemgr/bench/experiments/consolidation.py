@@ -34,7 +34,7 @@ _FIRST = 3  # slivers whose speed counts as that without pressure
 _TRIES = 3  # measurements in which a sliver must be too slow
 _OWN = 16 << 20  # bytes that a sliver uses beside its data
 _BURST = 0.8  # of its limit, which the newest sliver uses
-_PAUSE = 200  # times as long as it works a sliver pauses: hundreds of them hardly use the processor
+_MEASURED = 6  # slivers, of more
 _SLACK = 300.0  # seconds for what is not measured
 _MOST = 500
 
@@ -203,40 +203,47 @@ class Consolidation:
         return new
 
     def _look(self, there: Sequence[Sliver], found: Size, before: Sequence[Json]) -> tuple[Json, str]:
-        """The speeds of all slivers, and which promise is broken; "": none."""
-        slow: set[str] = {one.name for one in there}
+        """The speeds of some slivers, and which promise is broken; "": none."""
+        some = sample(there, self._parameters.seed)
+        slow = {one.name for one in some}
         for _ in range(_TRIES):
-            speeds = self._speeds(there, found)
+            speeds = self._speeds([one for one in some if one.name in slow], there[-1], found)
             look = {"n": len(there), "speeds": speeds, "available": self._facts().get("memory_available")}
             usual = usual_speed([*before, look])
-            slow &= {name for name, speed in speeds.items() if usual and speed < KEPT * usual}
+            slow = {name for name, speed in speeds.items() if usual and speed < KEPT * usual}
             if not slow:
                 return look, ""
         worst = min(slow, key=lambda name: speeds[name])
         number = [one.name for one in there].index(worst) + 1
         return look, f"sliver {number} kept {100 * speeds[worst] / usual:.0f} % of the usual speed"
 
-    def _speeds(self, there: Sequence[Sliver], found: Size) -> dict[str, float]:
-        """By sliver, the median of the seconds; 0 if its program was killed. The newest one uses most of its limit."""
+    def _speeds(self, some: Sequence[Sliver], newest: Sliver, found: Size) -> dict[str, float]:
+        """By sliver, the median of the seconds; 0 if its program was killed. The newest uses most of its limit.
+
+        One after the other, so that they do not wait for the processor.
+        """
         seconds, workload = self._parameters.seconds, WORKLOADS[self._parameters.workload]
-        with ThreadPoolExecutor(len(there) + 1) as threads, ExitStack() as open_:
-            loads = {one.name: open_.enter_context(workload.load(one, seconds, _PAUSE)) for one in there}
-            hog = ("rewrite", found.burst, found.burst, seconds, 0)
-            newest = there[-1]
-            burst = open_.enter_context(
-                timed_load.start(newest.name, newest.words, "memory.py", hog, ("each_second",), seconds + _SLACK)
-            )
+        whole = (len(some) + 1) * seconds
+        with ThreadPoolExecutor(len(some) + 1) as threads, ExitStack() as open_:
+            loads = {one.name: open_.enter_context(workload.load(one, seconds)) for one in some}
+            hold = ("hold", found.burst, whole)
+            started = timed_load.start(newest.name, newest.words, "memory.py", hold, ("held",), whole + _SLACK)
+            burst = open_.enter_context(started)
             list(threads.map(timed_load.TimedLoad.wait, [*loads.values(), burst]))
-            for one in (*loads.values(), burst):
+            burst.begin()
+            series = {}
+            for name, one in loads.items():
                 one.begin()
-            ends = {name: threads.submit(one.series, seconds) for name, one in loads.items()}
-            burst.series(seconds)
-            series = {name: one.result() for name, one in ends.items()}
-        return {
-            name: 0.0 if one.get("killed") else median(one["each_second"])
-            for name, one in series.items()
-            if name != newest.name or len(there) <= _FIRST
-        }
+                series[name] = one.series(seconds)
+            burst.series(whole)
+        return {name: 0.0 if one.get("killed") else median(one["each_second"]) for name, one in series.items()}
+
+
+def sample(there: Sequence[Sliver], seed: int) -> list[Sliver]:
+    """The slivers that are measured: all of a few, and some of many, but not the newest one of them."""
+    if len(there) <= _FIRST:
+        return list(there)
+    return random.Random(f"{seed}/{len(there)}").sample(there[:-1], min(_MEASURED, len(there) - 1))
 
 
 def usual_speed(looks: Sequence[Mapping[str, Any]]) -> float:
