@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slicemgr.agent.checks.kernel import control_groups
 from slicemgr.agent.checks.network import connections, neighbours
 from slicemgr.config import NetworkConfig
 
@@ -61,3 +62,19 @@ def test_the_table_of_neighbours_has_room_and_takes_no_forged_ones(
     check = neighbours(limit, used, path_filter)
     assert check.ok is ok
     assert ("all.rp_filter=0" in check.remedy) is (path_filter == 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "present", "registers", "ok", "says"),
+    [
+        ("v2", ("memory", "cpu", "pids", "io"), True, True, "cgroup v2"),
+        ("v2", ("cpu", "pids"), True, False, "missing: memory"),
+        ("v1", ("memory", "cpu", "pids"), False, True, "cgroup v1"),
+        ("v1", ("memory", "cpu", "pids"), True, False, "cannot start containers"),
+    ],
+)
+def test_containers_need_controllers_and_a_hierarchy_in_which_they_start(
+    version: str, present: tuple[str, ...], registers: bool, ok: bool, says: str
+) -> None:
+    check = control_groups(version, present, registers=registers)
+    assert check.ok is ok and says in check.detail and bool(check.remedy) is not ok

@@ -12,6 +12,7 @@ from slicemgr.drivers.kernel import cgroup, counters, idle_pages, page_samples
 from slicemgr.drivers.kernel.idle_pages import Damon, PageIdle
 from slicemgr.human import size
 
+_MACHINED = Path("/usr/share/dbus-1/system-services/org.freedesktop.machine1.service")
 _CONTROLLERS = ("memory", "cpu", "pids")
 
 
@@ -22,9 +23,19 @@ def cgroups() -> Check:
     except FileNotFoundError:
         root = Path("/sys/fs/cgroup")
         version, present = "v1", [one.name for one in root.iterdir()] if root.is_dir() else []
+    return control_groups(version, present, registers=Path("/run/systemd/system").is_dir() and _MACHINED.exists())
+
+
+def control_groups(version: str, present: Sequence[str], *, registers: bool) -> Check:
+    """present: the controllers. registers: whether libvirt registers containers with systemd. Pure."""
     missing = [one for one in _CONTROLLERS if one not in present]
-    detail = f"cgroup {version}, missing: {', '.join(missing)}" if missing else f"cgroup {version}"
-    return Check("cgroups", not missing, detail, "enable the controllers on the kernel command line")
+    if missing:
+        detail = f"cgroup {version}, missing: {', '.join(missing)}"
+        return Check("cgroups", False, detail, "enable the controllers on the kernel command line")
+    if version == "v1" and registers:
+        detail = "cgroup v1 with systemd-machined: libvirt cannot start containers (systemd issue 13629)"
+        return Check("cgroups", False, detail, "boot with systemd.unified_cgroup_hierarchy=1")
+    return Check("cgroups", True, f"cgroup {version}")
 
 
 def memory_of_sockets() -> Check:
