@@ -12,14 +12,14 @@ import sys
 import prodhost
 import pytest
 from host_node import NO_BOX
-from production_run import LISTS, SECONDS, SUITES, Outcome, Runs, chosen_debians
+from production_run import LISTS, SECONDS, SUITES, Outcome, Runs, chosen_debians, tests_of
 
 pytestmark = [pytest.mark.timeout((len(SUITES) + len(LISTS) - 1) * SECONDS), pytest.mark.long]
 
 
-def planned(kind: str) -> list[str]:
+def planned(kind: str, debian: str = "") -> list[str]:
     """The tests that are to be run on a kind of machine, as JUnit names them."""
-    tests = [one for boot in LISTS[kind] for one in boot]
+    tests = [one for boot in tests_of(debian, kind) for one in boot]
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, NO_BOX: "1", "PYTEST_ADDOPTS": ""}
     told = subprocess.run(words, cwd=prodhost.REPO, env=environment, check=True, capture_output=True, text=True).stdout
@@ -28,8 +28,11 @@ def planned(kind: str) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        pairs = [(one, case) for one in chosen_debians(metafunc.config) for case in planned("source", one)]
+        metafunc.parametrize(("debian", "case"), pairs)
+        return
     for name, kind in (
-        ("case", "source"),
         ("packaged_case", "packaged"),
         ("centre_case", "centre"),
         ("source_centre_case", "centre-source"),

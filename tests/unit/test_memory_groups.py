@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,17 @@ def test_zswap_is_off_in_a_kernel_without_it(tmp_path: Path, text: str | None, o
     if text is not None:
         (tmp_path / "enabled").write_text(text)
     assert counters.zswap(str(tmp_path / "enabled")) is on
+
+
+def test_a_group_may_use_swap_meanwhile_and_keeps_what_it_has_there(tmp_path: Path) -> None:
+    groups = [tmp_path / name for name in ("a", "b", "gone", "v1")]
+    for one in groups[:3]:
+        one.mkdir()
+        (one / "memory.swap.max").write_text("0\n")
+        (one / "memory.swap.current").write_text("0\n")
+    with memory_groups.swap_allowed(groups):
+        assert [(one / "memory.swap.max").read_text() for one in groups[:3]] == ["max"] * 3
+        (groups[1] / "memory.swap.current").write_text("8192\n")
+        shutil.rmtree(groups[2])
+    assert [int((one / "memory.swap.max").read_text()) for one in groups[:2]] == [0, 8192]
+    assert not groups[2].exists() and not groups[3].exists()
