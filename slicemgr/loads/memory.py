@@ -7,6 +7,8 @@
     memory.py stream BYTES RATE SECONDS WAIT    reads parts of a file without content at random: bytes in each second
     memory.py rewrite BYTES RATE SECONDS WAIT   writes to parts of its own memory at random, of which it needs ever more
     memory.py update BYTES RATE SECONDS WAIT    writes to parts of a file at random, which grows
+    memory.py stress BYTES RATE SECONDS WAIT    stress-ng, which writes to memory of its own every second: by how much
+                                                it grew
     memory.py hold BYTES SECONDS                anonymous memory, which grows in the first quarter of the time: bytes
     memory.py lock BYTES SECONDS                the same, and the kernel cannot move it to swap
 
@@ -27,6 +29,7 @@ import json
 import mmap
 import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +38,7 @@ from pathlib import Path
 Begin = Callable[[], None]  # called when everything is prepared
 PAGE = 4096
 FILE, STREAM = Path("memory.data"), Path("memory.stream")
+STRESS = Path("slicemgr-bench/programs/stress-ng")
 _CHUNK = 1 << 20
 _AT_ONCE = 64  # reads without a pause
 _OFFSETS = 1 << 16
@@ -136,6 +140,35 @@ def update(begin: Begin, size: int, rate: float, seconds: float, wait: float) ->
         yield from _at_rate(lambda offset: os.pwrite(descriptor, text, offset), size, rate, seconds, wait)
 
 
+def stress(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+    """It uses its memory as fast as it can, whatever `rate` is."""
+    begin()
+    time.sleep(wait)
+    words = [str(STRESS), "--quiet", "--vm", "1", "--vm-bytes", str(size), "--vm-keep", "--vm-hang", "1"]
+    with subprocess.Popen([*words, "--timeout", str(int(seconds))], stdout=subprocess.DEVNULL) as process:
+        before = 0
+
+        def some() -> int:
+            nonlocal before
+            time.sleep(0.1)
+            now = _resident(process.pid)
+            grown, before = max(0, now - before), now
+            return grown
+
+        yield from each_second(some, seconds)
+        process.terminate()
+
+
+def _resident(process: int) -> int:
+    """Bytes of memory of a process and those that it started; pages that they share count more than once."""
+    try:
+        own = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has just ended
+        return 0
+    return own + sum(_resident(int(one)) for one in children)
+
+
 def _at_rate(once: Callable[[int], int], size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
     """Call `once` with offsets of chunks: the sum of the bytes that it returns in each second."""
     time.sleep(wait)
@@ -202,7 +235,9 @@ def each_second(some: Callable[[], int], seconds: float) -> Iterator[int]:
 
 
 _TIMED: dict[str, Callable[..., Iterator[tuple[int, float]]]] = {"read": read, "touch": touch}
-_LOADS: dict[str, Callable[..., Iterator[int]]] = {one.__name__: one for one in (stream, rewrite, update, hold, lock)}
+_LOADS: dict[str, Callable[..., Iterator[int]]] = {
+    one.__name__: one for one in (stream, rewrite, update, stress, hold, lock)
+}
 
 
 def main(words: list[str]) -> dict[str, object]:
@@ -251,7 +286,7 @@ def _seconds(what: str, numbers: list[int], begin: Begin) -> Iterator[tuple[floa
 
 def _wait(what: str, numbers: list[int]) -> int:
     """Seconds before a load begins, of its parameters."""
-    return numbers[3] if what in ("stream", "rewrite", "update") else 0
+    return numbers[3] if what in ("stream", "rewrite", "update", "stress") else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,10 +82,19 @@ def test_memory_is_touched_and_timed(tmp_path: Path) -> None:
     assert len(found["each_second"]) == len(found["p99"]) == 2 and min(found["each_second"]) > 0
 
 
-@pytest.mark.parametrize("hog", [name for name in setting.HOGS if name != "stream"])
+@pytest.mark.parametrize("hog", ["rewrite", "update"])
 def test_the_other_sliver_writes_no_faster_than_it_may(hog: str, tmp_path: Path) -> None:
     found = run("memory.py", hog, str(64 * MIB), str(20 * MIB), "2", "0", cwd=tmp_path)
     assert 0 < sum(found["each_second"]) <= 2 * 20 * MIB + 2 * MIB
+
+
+def test_stress_ng_uses_memory(tmp_path: Path) -> None:
+    program = tmp_path / load.STRESS
+    program.parent.mkdir(parents=True)
+    sent = memory_loads.stress_program()
+    subprocess.run(["sh", "-c", sent.unpack(str(program.parent))], input=sent.archive, check=True, capture_output=True)
+    found = run("memory.py", "stress", str(256 * MIB), "1", "3", "0", cwd=tmp_path)
+    assert len(found["each_second"]) == 3 and sum(found["each_second"]) > 128 * MIB
 
 
 # --- a load that waits ------------------------------------------------------------------------------------------------

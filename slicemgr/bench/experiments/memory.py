@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slicemgr import wire
-from slicemgr.bench.experiments.memory_loads import WORKLOADS, Sliver
+from slicemgr.bench.experiments.memory_loads import WORKLOADS, Sliver, send_stress, stress_program
 from slicemgr.bench.experiments.memory_setting import (
     BALLOON,
     CONFIGURATIONS,
@@ -30,6 +30,7 @@ from slicemgr.bench.experiments.memory_setting import (
     KERNEL,
     MIB,
     STATIC,
+    STRESS,
     Setting,
     Size,
     Variant,
@@ -142,6 +143,8 @@ class Memory:
         cleanup.delete(self._client, self._parameters.prefix, progress)
         for variant in self._parameters.variants:
             WORKLOADS[variant.setting.workload].check()
+            if variant.setting.hog == STRESS:
+                stress_program()
             for configuration in self._parameters.configurations:
                 for name, one in self._sizes(configuration, variant.setting).items():
                     slivers.dry_run(self._client, self._request(name, one))
@@ -160,6 +163,8 @@ class Memory:
             promised = [one for name, one in places.items() if found[name].guarantee]
             progress.say("the slivers fill their memory")
             list(threads.map(workload.prepare, promised))
+            if setting.hog == STRESS:
+                send_stress(places[HOG])
             loads = {one.name: open_.enter_context(workload.load(one, seconds)) for one in promised}
             loads[HOG] = open_.enter_context(self._hog(setting, places[HOG]))
             list(threads.map(timed_load.TimedLoad.wait, loads.values()))

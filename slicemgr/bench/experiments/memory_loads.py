@@ -11,11 +11,12 @@ from typing import Protocol
 
 from slicemgr import loads
 from slicemgr.bench.experiments.memory_setting import FILE, MEMORY
-from slicemgr.bench.frame import timed_load
+from slicemgr.bench.frame import sent_program, timed_load
+from slicemgr.bench.frame.sent_program import SentProgram
 from slicemgr.bench.frame.stores import RECORD, STORES, Store
 from slicemgr.bench.frame.timed_load import TimedLoad
 from slicemgr.drivers import command
-from slicemgr.errors import Failed
+from slicemgr.errors import Code, Failed, Refused
 
 NAMES = ("each_second", "p99")
 PAUSE = 4
@@ -115,6 +116,20 @@ class StoreWorkload:
     def _records(self, sliver: Sliver) -> tuple[str, str]:
         """RECORDS and BYTES of `loads.ycsb`."""
         return str(self.store.records_for(sliver.size)), str(RECORD)
+
+
+def stress_program() -> SentProgram:
+    """Raises Refused if it is not installed here."""
+    found = sent_program.find("stress-ng")
+    if found is None:
+        raise Refused(Code.UNAVAILABLE, "stress-ng is not installed on this machine", hint="apt install stress-ng")
+    return found
+
+
+def send_stress(sliver: Sliver) -> None:
+    """Send the program that the load `stress` starts. Raises Refused or Failed."""
+    program = stress_program()
+    _run(sliver, program.unpack(_PROGRAMS), program.archive)
 
 
 def _run(sliver: Sliver, line: str, given: bytes) -> bytes:

@@ -12,11 +12,16 @@ from slicemgr.errors import invalid
 KERNEL, GUARANTEE, CONTROLLER, STATIC = "kernel", "guarantee", "controller", "static"
 CONFIGURATIONS = {KERNEL: "off", GUARANTEE: "observe", CONTROLLER: "on", STATIC: "off"}  # what the controller does
 LOW, HIGH, HOG = "low", "high", "hog"
-FILE, MEMORY = "file", "memory"
+FILE, MEMORY, STRESS = "file", "memory", "stress"
 # A store with a workload of YCSB; memcached has no scans (e), and the document store is too slow with them.
 STORES = {"redis": "abcdef", "memcached": "abcdf", "document": "abcdf"}
 WORKLOADS = (FILE, MEMORY, *(f"{store}-{one}" for store, letters in STORES.items() for one in letters))
-HOGS = {"stream": 1.0, "rewrite": 0.5, "update": 0.5}  # loads of the other sliver; the part of the node they can reach
+HOGS = {
+    "stream": 1.0,
+    "rewrite": 0.5,
+    "update": 0.5,
+    STRESS: 0.5,
+}  # loads of the other sliver; the part of the node they can reach
 PROCESS, BALLOON = "process", "balloon"
 MIB = 1 << 20
 _WEIGHTS = {LOW: 100, HIGH: 200, HOG: 100}

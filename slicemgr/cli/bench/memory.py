@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
 
 _CONFIGURATIONS = ("kernel", "guarantee", "controller", "static")
-_HOGS = ("stream", "rewrite", "update")
+_HOGS = ("stream", "rewrite", "update", "stress")
 
 
 def _percent(name: str, default: int, help: str) -> Callable[[Command], Command]:
@@ -49,7 +49,7 @@ def _percent(name: str, default: int, help: str) -> Callable[[Command], Command]
     type=click.Choice(_HOGS),
     default="stream",
     show_default=True,
-    help="What the sliver does to which nothing is promised: read a file, write to its memory, write to a file.",
+    help="What the further sliver does: read a file, write to its memory, write to a file, run stress-ng.",
 )
 @_percent("--usage", 80, "Part of its guarantee that each sliver uses.")
 @_percent("--guarantee", 30, "Part of the node's memory that is promised in all.")
