@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ def look(count: int, *speeds: float) -> dict[str, Any]:
 
 
 def test_the_usual_speed_is_that_of_the_first_slivers() -> None:
-    assert experiment.usual_speed([look(1, 10.0)]) == 0
+    assert experiment.usual_speed([look(1, 10.0), look(2, 11.0, 12.0)]) == 0
     found = [look(1, 10.0), look(2, 11.0, 12.0), look(3, 1.0, 11.0, 12.0), look(4, 1.0, 1.0, 1.0)]
     assert experiment.usual_speed(found) == 11.0
+    assert experiment.usual_speed([look(8, *[5.0] * 6), look(16, *[1.0] * 6)]) == 5.0, "whatever their number is"
 
 
 def test_some_of_many_slivers_are_measured_but_not_the_one_that_uses_its_limit() -> None:
@@ -51,6 +53,41 @@ def test_some_of_many_slivers_are_measured_but_not_the_one_that_uses_its_limit()
         found = experiment.sample(there[:count], 1)
         assert len(found) == len({one.name for one in found}) == min(6, count - 1)
         assert there[count - 1] not in found and found == experiment.sample(there[:count], 1)
+
+
+class Measured(experiment.Consolidation):
+    """Whose slivers have these speeds in one measurement after the other."""
+
+    def __init__(self, *speeds: float) -> None:
+        self._parameters = PARAMETERS
+        self._left = list(speeds)
+        self.asked: list[int] = []
+
+    def _facts(self) -> dict[str, Any]:
+        return {"memory_available": GIB}
+
+    def _speeds(self, some: Sequence[Sliver], newest: Sliver, found: experiment.Size) -> dict[str, float]:
+        self.asked.append(len(some))
+        slowest = self._left.pop(0)
+        return {one.name: slowest if at == 0 else 100.0 for at, one in enumerate(some)}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "asked", "broken"),
+    [
+        ((96.0,), [6], ""),
+        ((50.0, 50.0, 96.0), [6, 1, 1], ""),
+        ((50.0, 60.0, 70.0), [6, 1, 1], "kept 70 % of the usual speed"),
+        ((50.0, 0.0, 0.0), [6, 1, 1], "kept 0 % of the usual speed"),
+    ],
+)
+def test_a_promise_is_broken_if_the_same_sliver_is_too_slow_three_times(
+    speeds: tuple[float, ...], asked: list[int], broken: str
+) -> None:
+    there = [Sliver(str(number), (), MIB, 1) for number in range(20)]
+    measured = Measured(*speeds)
+    _, why = measured._look(there, experiment.size("static", PARAMETERS), [look(4, *[100.0] * 6)])
+    assert measured.asked == asked and why.endswith(broken) and bool(why) == bool(broken)
 
 
 def step(turn: int, policy: str, fits: int, *, broken: bool = True) -> dict[str, Any]:
@@ -88,6 +125,7 @@ def test_the_report_shows_the_slowest_sliver_and_why_it_ended() -> None:
     ]
     (plot,) = content.plots
     assert [one.x[-1] for one in plot.series] == [4, 7] and plot.series[1].y[-1] == 0.5
+    assert all(one.x for one in plot.series)
     assert [row[4:6] for row in content.tables[0].rows] == [[4, 0], [6, 1]]
     with pytest.raises(ValueError, match="no repetition"):
         report.content(result())

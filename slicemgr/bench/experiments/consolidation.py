@@ -30,7 +30,8 @@ NAME = "consolidation"
 STATIC, ELASTIC = "static", "elastic"
 POLICIES = (STATIC, ELASTIC)
 KEPT = 0.95  # of the speed of the first slivers
-_FIRST = 3  # slivers whose speed counts as that without pressure
+_FEW = 3  # slivers that are all measured
+_USUAL = 6  # speeds whose median is the usual one
 _TRIES = 3  # measurements in which a sliver must be too slow
 _OWN = 16 << 20  # bytes that a sliver uses beside its data
 _BURST = 0.8  # of its limit, which the newest sliver uses
@@ -146,9 +147,9 @@ class Consolidation:
             try:
                 new = self._create(len(there), found, step.work.turn)
             except SlicemgrError as error:
-                if error.code not in slivers.ENOUGH or len(there) < _FIRST:
+                if error.code not in slivers.ENOUGH or len(there) < _FEW:
                     raise
-                refused = str(error)
+                refused = f"the node refused the next: {error.message}"
                 break
             there += new
             progress.inside("slivers", len(there), _MOST)
@@ -241,12 +242,16 @@ class Consolidation:
 
 def sample(there: Sequence[Sliver], seed: int) -> list[Sliver]:
     """The slivers that are measured: all of a few, and some of many, but not the newest one of them."""
-    if len(there) <= _FIRST:
+    if len(there) <= _FEW:
         return list(there)
     return random.Random(f"{seed}/{len(there)}").sample(there[:-1], min(_MEASURED, len(there) - 1))
 
 
 def usual_speed(looks: Sequence[Mapping[str, Any]]) -> float:
-    """Of the first slivers, while there are no others; 0 if they are not measured yet."""
-    speeds = [speed for look in looks if look["n"] <= _FIRST for speed in look["speeds"].values()]
-    return median(speeds) if len(speeds) >= _FIRST else 0.0
+    """The median of the first speeds, while much memory is free; 0 if too few are measured yet."""
+    speeds: list[float] = []
+    for look in looks:
+        speeds += look["speeds"].values()
+        if len(speeds) >= _USUAL:
+            return median(speeds)
+    return 0.0
