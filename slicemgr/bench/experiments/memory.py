@@ -25,6 +25,7 @@ from slicemgr.bench.experiments.memory_setting import (
     BALLOON,
     CONFIGURATIONS,
     CONTROLLER,
+    FILE,
     GUARANTEE,
     HOG,
     KERNEL,
@@ -148,6 +149,9 @@ class Memory:
             for configuration in self._parameters.configurations:
                 for name, one in self._sizes(configuration, variant.setting).items():
                     slivers.dry_run(self._client, self._request(name, one))
+        programs = any(one.setting.workload != FILE for one in self._parameters.variants)
+        if programs and not self._swaps and self._parameters.type == "lxc":
+            return ["the node has no swap: it can take page cache of slivers, but no memory of their programs"]
         return []
 
     def run(self, step: StepOf[Run], progress: Progress) -> Json:

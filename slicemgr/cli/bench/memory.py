@@ -97,6 +97,8 @@ def memory(
 
     if parse_size(how["rate"], "--rate") < 1 << 20:
         raise invalid("--rate", f"{how['rate']} is too little", "at least 1M")
+    if how["boot"] and how["type"] == "lxc":
+        raise invalid("--boot", "is for virtual machines", "omit the option, or use --type kvm")
     how["boot"] = how["boot"] or ""
     chosen_variants = tuple(variants(Setting(**{knob: how.pop(knob) for knob in KNOBS}), varied))
     with Client.local() as client:
