@@ -203,18 +203,18 @@ def lock(begin: Begin, size: int, seconds: float) -> Iterator[int]:
 
 
 def _hold(begin: Begin, size: int, seconds: float, keep: Callable[[mmap.mmap, int, int], None]) -> Iterator[int]:
-    memory = mmap.mmap(-1, max(size, PAGE))
+    memory, chunk = mmap.mmap(-1, max(size, PAGE)), bytes([1]) * _CHUNK
     begin()
     begun, held = time.monotonic(), 0
 
     def some() -> int:
         nonlocal held
-        due = min(size, int(size * (time.monotonic() - begun) / (seconds / 4)))
-        for at in range(held, due, PAGE):
-            memory[at] = 1
-        if due // PAGE * PAGE > held:
-            keep(memory, held, due // PAGE * PAGE)
-        held = max(held, due // PAGE * PAGE)
+        due = min(size, int(size * (time.monotonic() - begun) / (seconds / 4))) // PAGE * PAGE
+        for at in range(held, due, _CHUNK):
+            memory[at : min(at + _CHUNK, due)] = chunk[: due - at]
+        if due > held:
+            keep(memory, held, due)
+            held = due
         time.sleep(0.05)
         return 0
 

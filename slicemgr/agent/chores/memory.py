@@ -71,6 +71,7 @@ class MemoryController:
     _directories: dict[str, tuple[int, Path]] = field(default_factory=dict)  # sliver → main process and its group
     total: int = 0  # bytes that were taken of all slivers, or with `observe` would have been
     cost: float = 0.0  # seconds of processor time of all readings
+    taking: float = 0.0  # the same of taking: with v2 the kernel itself works in this thread
     _freed: int = 0  # bytes that were taken
     _measured: tuple[int, float, int] = (0, -math.inf, 0)  # free memory, when, and what was taken until then
     _promised: bool = False  # whether anything is guaranteed
@@ -136,11 +137,14 @@ class MemoryController:
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
         self._reduce(targets, [one.promise for one in groups.values()])
         self._reread = {name: one.held.reread for name, one in groups.items()}
+        decided = self.spent()
         taken = self._take(groups, targets)
+        taking = self.spent() - decided
         self._tell(before, targets, taken, available, [one.promise for one in groups.values()], now)
         self.total += sum(taken.values())
         self._freed += sum(taken.values()) if self.mode == "on" else 0
-        self.cost += (used := self.spent() - begun)
+        self.taking += taking
+        self.cost += (used := self.spent() - begun - taking)
         self._rest = now + used / _COST
         return targets
 

@@ -51,9 +51,9 @@ class Pressure:
         """Wait `before` seconds, hold `bytes` for `hold` seconds, and wait `after` seconds.
 
         The result has the time `at` which it began, and for each second the memory that was `available` and `free`,
-        and all that the controller had `taken`; `cpu`, seconds that the controller used; `kernel`, how much the
-        counters of /proc/vmstat grew while the bytes were held; and `killed`, whether the kernel ended the program that
-        held them. Raises Refused or Failed.
+        and all that the controller had `taken`; `cpu`, seconds that the controller used, and `taking`, those of the
+        kernel in its thread; `kernel`, how much the counters of /proc/vmstat grew while the bytes were held; and
+        `killed`, whether the kernel ended the program that held them. Raises Refused or Failed.
         """
         if not self._busy.acquire(blocking=False):
             hint = "wait until the operation has ended, see `slicectl op list`"
@@ -77,7 +77,7 @@ class Pressure:
     def _record(self, params: Mapping[str, Any], undo: ExitStack) -> dict[str, object]:
         before, hold, after = (int(params[name]) for name in ("before", "hold", "after"))
         begun, at = time.monotonic(), time.time()
-        taken, cpu = self._controller.total, self._controller.cost
+        taken, cpu, taking = self._controller.total, self._controller.cost, self._controller.taking
         kernel: dict[str, int] = {}
         found: dict[str, list[int]] = {"available": [], "free": [], "taken": []}
         program, counted, killed = None, dict[str, int](), False
@@ -99,7 +99,8 @@ class Pressure:
             found["taken"].append(self._controller.total - taken)
             if second == before + hold - 1:
                 kernel = {name: value - counted.get(name, 0) for name, value in _kernel_counters().items()}
-        return {"at": at, "cpu": self._controller.cost - cpu, "kernel": kernel, "killed": killed, **found}
+        times = {"cpu": self._controller.cost - cpu, "taking": self._controller.taking - taking}
+        return {"at": at, **times, "kernel": kernel, "killed": killed, **found}
 
     @staticmethod
     def _program(amount: int, seconds: int, undo: ExitStack, *, locked: bool) -> command.Conversation:

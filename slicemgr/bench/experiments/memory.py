@@ -260,4 +260,5 @@ class Memory:
         measured = dict(ended["result"]["measured"])
         names = ("available", "free", "taken")
         found = {**{name: measured[name] for name in names}, "at": measured["at"], "cpu": measured["cpu"]}
-        return {**found, "kernel": measured.get("kernel", {}), "killed": bool(measured.get("killed"))}
+        more: Json = {"taking": measured.get("taking", 0.0), "kernel": measured.get("kernel", {})}
+        return {**found, **more, "killed": bool(measured.get("killed"))}

@@ -91,6 +91,7 @@ def _percent(value: float | None) -> float | None:
 
 def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
     columns = [Column("who decides"), Column("taken by the controller", "MiB", 0), Column("its cost", "% of a core", 2)]
+    columns += [Column("the kernel's work for it", "% of a core", 2)]
     columns += [
         Column("least free", "MiB", 0),
         Column("least available", "MiB", 0),
@@ -103,7 +104,8 @@ def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
         )
         hog = fmean([sum(one.data["slivers"][HOG]["each_second"]) for one in some]) / (1 << 20)
         taken = fmean([one.taken for one in some]) / (1 << 20)
-        rows.append([NAMES[name], taken, 100 * fmean([one.cost for one in some]), free, available, hog])
+        cost, taking = (100 * fmean([getattr(one, what) for one in some]) for what in ("cost", "taking"))
+        rows.append([NAMES[name], taken, cost, taking, free, available, hog])
     total = size(next(iter(by.values()))[0].data["memory"])
     return Table(
         "The node", columns, rows, f"It had {total} of memory. Taken, cost and read: means of the repetitions."

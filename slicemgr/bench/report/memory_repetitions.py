@@ -97,6 +97,11 @@ class Measured:
         """Of a core, that the controller used."""
         return float(self.data["node"]["cpu"]) / len(self.data["node"]["taken"])
 
+    @property
+    def taking(self) -> float:
+        """Of a core, that the kernel used in the controller's thread to take memory (v2)."""
+        return float(self.data["node"].get("taking", 0.0)) / len(self.data["node"]["taken"])
+
 
 def measured(run: Run) -> list[Measured]:
     found = []
