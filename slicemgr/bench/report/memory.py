@@ -95,7 +95,8 @@ def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
     columns += [
         Column("least free", "MiB", 0),
         Column("least available", "MiB", 0),
-        Column("read by the third", "MiB", 0),
+        Column("used by the further sliver", "MiB", 0),
+        Column("programs killed"),
     ]
     rows: list[list[Value]] = []
     for name, some in by.items():
@@ -105,11 +106,11 @@ def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
         hog = fmean([sum(one.data["slivers"][HOG]["each_second"]) for one in some]) / (1 << 20)
         taken = fmean([one.taken for one in some]) / (1 << 20)
         cost, taking = (100 * fmean([getattr(one, what) for one in some]) for what in ("cost", "taking"))
-        rows.append([NAMES[name], taken, cost, taking, free, available, hog])
+        killed = sum(one.killed for one in some)
+        rows.append([NAMES[name], taken, cost, taking, free, available, hog, killed])
     total = size(next(iter(by.values()))[0].data["memory"])
-    return Table(
-        "The node", columns, rows, f"It had {total} of memory. Taken, cost and read: means of the repetitions."
-    )
+    note = f"It had {total} of memory. Taken, cost and used: means of the repetitions; killed: all."
+    return Table("The node", columns, rows, note)
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------
