@@ -60,7 +60,8 @@ def _table(by: Mapping[str, Sequence[Mapping[str, Any]]], parameters: Mapping[st
             f"all, and uses {parameters['usage']} % of the former by the workload {parameters['workload']!r}."
         )
     note = (
-        f"The node had {whole} of memory.{said} Six slivers are measured, one after the other. A promise is broken if "
+        f"The node had {whole} of memory.{said} Six slivers are measured, one after the other, by their best second. A "
+        "promise is broken if "
         f"one is slower than {100 * KEPT:.0f} % of the usual speed in three measurements, while the newest sliver uses "
         "most of its limit. Otherwise the node refused the next one, because it could not promise more. Low and high: "
         "the 95 % confidence interval by Student's t."

@@ -141,13 +141,13 @@ def _when(kernel: Mapping[str, Sequence[Measured]]) -> str:
     direct = stats.mean_of_known([_kernel(one)["direct"] for one in some])
     free = fmean([min(one.data["node"]["free"]) for one in some]) / _MIB
     ended = sum(one.killed for one in some)
-    who = "" if direct is None else f"programs that wanted memory took {direct:.0f} % of it themselves and waited, "
+    killed = f"{counted(ended, 'program')} {'was' if ended == 1 else 'were'} killed"
+    if direct is None:
+        return f"What happens, and when? Memory was taken until {free:.0f} MiB were left free; {killed}."
+    who = f"The kernel's own thread took {100 - direct:.0f} % of what was taken, and programs that wanted memory took"
     return (
-        f"What happens, and when? {who.capitalize()}the kernel's own thread the rest, when {free:.0f} MiB were left "
-        f"free; {counted(ended, 'program')} of slivers {'was' if ended == 1 else 'were'} killed."
-        if who
-        else f"What happens, and when? Memory was taken when {free:.0f} MiB were left free; "
-        f"{counted(ended, 'program')} of slivers {'was' if ended == 1 else 'were'} killed."
+        f"What happens, and when? {who} {direct:.0f} % themselves and waited for it; at least {free:.0f} MiB were left "
+        f"free, and {killed}."
     )
 
 
