@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -177,7 +178,8 @@ def _axes(plot: Plot, left: Axes, right: Axes | None, colours: Colours) -> None:
     left.set_axisbelow(True)
     if plot.groups:
         crowded = len(plot.groups) * max(map(len, plot.groups)) > _ROW
-        labels = [one.replace("-", "-\n") if crowded else one for one in plot.groups]
+        each = max(8, _ROW // len(plot.groups))  # characters of a line
+        labels = [textwrap.fill(one, each) if crowded else one for one in plot.groups]
         left.set_xticks(range(len(plot.groups)), labels)
         left.set_xlim(-0.6, len(plot.groups) - 0.4)
         return
