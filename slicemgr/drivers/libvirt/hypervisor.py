@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _INIT_APPEARS = 5.0  # seconds within which a container's init must exist after its domain was found
 _SHORT = 0.01
+_TRIES = 3  # of a start whose schema libvirt could not parse
+_UNPARSED = "Unable to parse RNG"
 _LOOK = 0.5  # seconds, at most, between checks for a domain's end without an event
 _UNNOTICED = 0.25  # seconds after which libvirtd counts as having missed the end of a libvirt_lxc
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
@@ -157,11 +159,11 @@ class Hypervisor:
         """
         with self._connections.call(sliver_type, "start the domain") as connection:
             try:
-                domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
+                domain = start(connection, xml)
             except libvirt.libvirtError as error:
                 if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID or not _forget(connection, xml):
                     raise
-                domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
+                domain = start(connection, xml)
             body(sliver_type).started(domain, memory)
             return int(domain.ID())
 
@@ -436,6 +438,22 @@ def _listed(connection: Any, name: str) -> Any | None:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
+
+
+def start(connection: Any, xml: str) -> Any:
+    """Start a transient domain. Raises libvirtError.
+
+    libvirtd parses its schema for the first domain, and libxml2 prepares its types for the first schema. If two domains
+    are the first at the same time, one is refused before anything is done.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
+        except libvirt.libvirtError as error:
+            if _UNPARSED not in str(error):
+                raise
+            log.info("libvirt could not parse its schema; trying again")
+    return connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
 
 
 def _forget(connection: Any, xml: str) -> bool:
