@@ -31,8 +31,6 @@ from nodebox_linux import (
 POOL = Path("/var/lib/slicemgr/pool")
 OVERLAID = ("/etc", "/var/lib")  # so that mount points and users can be added without changes of the host
 BOUND = ("/etc/slicemgr", "/var/lib/slicemgr")
-# Hidden: the machine has one tracker of the use of its pages, which is its own.
-MACHINES_OWN = (Path("/sys/kernel/mm/damon"), Path("/sys/kernel/mm/page_idle"))
 BOUND_LIBVIRT = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")
 
 
@@ -103,9 +101,6 @@ def _sysfs() -> None:
     with suppress(OSError):
         umount(Path("/sys"), MNT_DETACH)
     mount("sysfs", Path("/sys"), "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for shared in MACHINES_OWN:
-        if shared.is_dir():
-            mount("tmpfs", shared, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=555,size=4k")
 
 
 def _name_resolves(name: str) -> None:

@@ -20,6 +20,8 @@ from nodebox_linux import BoxError, loop_files
 from nodebox_switch import Switch
 from testbed import eventually
 
+from slicemgr.drivers.kernel import idle_pages
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -87,13 +89,12 @@ def test_a_program_in_it_has_its_exit_status_and_sees_no_host(box: Box) -> None:
     assert "refused" in shell(box, f"bash -c ': <>/dev/tcp/{facts.gateway}/9' 2>&1 || true")  # it answers
 
 
-def test_it_cannot_change_what_the_machine_has_once(box: Box) -> None:
-    """DAMON has one user on a machine. The control is the machine, if its kernel has it."""
+def test_its_agent_tracks_no_pages_of_the_machine(box: Box) -> None:
+    """A machine has one tracker. The control is a process of the machine itself."""
     box.make(link="host", pool_size="1G")
-    admin = "/sys/kernel/mm/damon/admin"
-    assert box.run(["test", "-e", admin]).returncode == 1
-    assert shell(box, "ls -A /sys/kernel/mm/damon 2>/dev/null || true") == ""
-    assert box.run(["test", "-d", "/sys/kernel/mm/damon"]).returncode == (0 if Path(admin).exists() else 1)
+    asks = "from slicemgr.drivers.kernel import idle_pages; print(idle_pages.is_whole_machine())"
+    assert box.run([sys.executable, "-c", asks]).stdout == "False\n"
+    assert idle_pages.is_whole_machine() is (str(Path("/proc/self/ns/cgroup").readlink()) == "cgroup:[4026531835]")
 
 
 def test_two_boxes_are_apart(box: Box) -> None:

@@ -168,7 +168,7 @@ def test_a_kernel_without_a_tracker_is_left_alone(scans: Scans) -> None:
         ("PageIdle", True, True, True, "not mapped, by the kernel's lists"),
         ("Damon", True, False, True, "found by DAMON"),
         ("Damon", False, False, None, "another program uses DAMON"),
-        ("", True, True, None, "this kernel tracks no pages"),
+        ("", True, True, None, "no pages are tracked"),
     ],
 )
 def test_doctor_says_how_idle_memory_is_found(

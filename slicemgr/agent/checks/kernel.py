@@ -105,7 +105,7 @@ def reclaim(version: str, swap: int, *, zswap: bool) -> Check:
 
 def idle_memory(config: Config) -> Check:
     """How the node finds out which memory of slivers is idle."""
-    tracker = idle_pages.tracker(config.node.run_dir / idle_pages.NOTE)
+    tracker = idle_pages.of_machine(config.node.run_dir / idle_pages.NOTE)
     free = not isinstance(tracker, Damon) or tracker.is_free()
     return idle(type(tracker).__name__ if tracker else "", free=free, generations=page_samples.has_generations())
 
@@ -117,7 +117,7 @@ def idle(tracker: str, *, free: bool, generations: bool) -> Check:
         remedy = (
             "a kernel with CONFIG_IDLE_PAGE_TRACKING, or with CONFIG_DAMON_PADDR and CONFIG_DAMON_SYSFS (Linux 6.7)"
         )
-        return Check(name, None, f"this kernel tracks no pages: {lists}", remedy)
+        return Check(name, None, f"no pages are tracked, by this kernel or for a part of a machine: {lists}", remedy)
     if not free:
         return Check(name, None, f"another program uses DAMON: {lists}", "end that program's use of DAMON")
     detail = "found by page idle tracking" if tracker == PageIdle.__name__ else "found by DAMON"

@@ -68,7 +68,7 @@ class IdleScans:
     estimates: Mapping[Path, Mapping[str, Estimate]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tracker = idle_pages.tracker(self.run_dir / idle_pages.NOTE)
+        self.tracker = idle_pages.of_machine(self.run_dir / idle_pages.NOTE)
 
     def __enter__(self) -> Self:
         self._stop()  # what an agent left that was killed

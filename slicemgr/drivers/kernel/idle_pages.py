@@ -24,6 +24,7 @@ _WORD = 64  # pages
 _EVERY = 5_000_000  # microseconds between two checks by DAMON; a command takes as long
 _LONGEST = 3_600_000_000  # microseconds, longer than any scan: DAMON counts uses from its start
 _ANY = 1 << 31
+_FIRST_CGROUPS = 0xEFFFFFFB  # the inode number of the first namespace of control groups (linux/proc_ns.h)
 
 
 class Tracker(ABC):
@@ -148,3 +149,13 @@ def tracker(note: Path, bitmap: Path = BITMAP, admin: Path = ADMIN) -> Tracker |
     if os.access(bitmap, os.W_OK):
         return PageIdle(bitmap)
     return Damon(note, admin) if os.access(admin / "nr_kdamonds", os.W_OK) else None
+
+
+def of_machine(note: Path) -> Tracker | None:
+    """The tracker for an agent; None as well if its node is a part of a machine, which has only one tracker."""
+    return tracker(note) if is_whole_machine() else None
+
+
+def is_whole_machine() -> bool:
+    """Whether this process has the machine's own control groups, and not those of a box or container."""
+    return Path("/proc/self/ns/cgroup").stat().st_ino == _FIRST_CGROUPS
