@@ -353,6 +353,12 @@ def test_a_load_that_began_later_is_moved() -> None:
     assert len(one.rates["low"]) == 4 * SECONDS
 
 
+@pytest.mark.parametrize("late", [1e12, -1e12])
+def test_a_clock_of_a_sliver_can_have_any_time(late: float) -> None:
+    (one,) = repetitions.measured(result(step(1, "kernel", (0.5, 0.5), late=late)))
+    assert len(one.rates["low"]) == 4 * SECONDS and one.kept("low") == pytest.approx(0.5, abs=0.1)
+
+
 def test_the_report_compares_the_configurations() -> None:
     turns = range(1, 4)
     steps = [

@@ -134,4 +134,6 @@ def _of_kind(
 def _moved(rates: Sequence[float], late: float) -> Sequence[float]:
     """As if the load had begun with the agent. late: seconds."""
     shift = round(late)
+    if 4 * abs(shift) > len(rates):  # the clock of a sliver, which may have any time, is not that of the node
+        return list(rates)
     return [rates[0]] * shift + list(rates[: len(rates) - shift]) if shift >= 0 else list(rates[-shift:])
