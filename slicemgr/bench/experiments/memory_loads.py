@@ -57,7 +57,7 @@ class FileWorkload:
 
     def prepare(self, sliver: Sliver) -> None:
         text = Path(loads.__file__).with_name("memory.py").read_bytes()
-        line = f"cd /var/tmp && exec python3 -I - {shlex.join(['make', str(sliver.size), str(sliver.seed)])}"
+        line = f"cd /var/tmp && exec python3 -I - make {sliver.size} {sliver.seed}"
         said = _run(sliver, line, text)
         if b"missing" in said:
             raise Failed(f"{sliver.name}: a load failed: {said[:200].decode(errors='replace')}")
@@ -99,8 +99,8 @@ class StoreWorkload:
         start = f"{unpack} && chmod 711 {_PLACE} && {self.store.start(_PROGRAMS, _FOLDER, sliver.size)}"
         _run(sliver, start, program.archive)
         text = Path(loads.__file__).with_name("ycsb.py").read_bytes()
-        words = ["load", self.store.name, *self._address, *self._records(sliver), str(sliver.seed)]
-        said = _run(sliver, f"exec python3 -I - {shlex.join(words)}", text)
+        words = (self.store.name, *self._address, *self._records(sliver), str(sliver.seed))
+        said = _run(sliver, f"exec python3 -I - load {shlex.join(words)}", text)
         if b"failed" in said:
             raise Failed(f"{sliver.name}: the store was not filled: {said[:200].decode(errors='replace')}")
 

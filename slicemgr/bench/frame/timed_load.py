@@ -89,7 +89,7 @@ def start(
 ) -> Iterator[TimedLoad]:
     """Start a program of `loads` by the command prefix of a sliver. It is killed after `seconds`. Raises Failed."""
     text = Path(loads.__file__).with_name(program).read_text()
-    line = f"cd /var/tmp && exec python3 -I -c {shlex.quote(text)} {shlex.join(['ready', *map(str, arguments)])}"
+    line = f"cd /var/tmp && exec python3 -I -c {shlex.quote(text)} ready {shlex.join(map(str, arguments))}"
     try:
         with command.converse([*words, line], timeout=seconds) as conversation:
             yield TimedLoad(conversation, sliver, names)
