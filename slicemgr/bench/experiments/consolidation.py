@@ -192,13 +192,9 @@ class Consolidation:
         made = [slivers.ask(self._client, self._request(number, found)) for number in numbers]
         new = []
         for created in made:
-            slivers.check(self._stop)
-            slivers.wait(self._client, created["operation"], self._stop)
-            title = created["slice"]["name"]
-            shown = self._client.slices.get(title)["slivers"][0]
-            slivers.wait_for_banner(title, "lxc", shown, self._stop)
+            title, words = slivers.enter(self._client, created, self._key.file, self._stop)
             seed = random.Random(f"{self._parameters.seed}/{turn}/{title}").randrange(1 << 31)
-            new.append(Sliver(title, slivers.login(title, shown, self._key.file), found.used, seed))
+            new.append(Sliver(title, words, found.used, seed))
         for one in new:
             WORKLOADS[self._parameters.workload].prepare(one)
         return new

@@ -211,10 +211,10 @@ class Memory:
             "memory": f"{size.limit // MIB}M",
             "memory_guarantee": f"{size.guarantee // MIB}M" if size.guarantee else "",
             "memory_weight": size.weight,
+            "boot": self._parameters.boot,
         }
         parameters = self._parameters
         title = f"{parameters.prefix}{name}"
-        more["boot"] = parameters.boot
         return slivers.request(title, parameters.type, parameters.image, parameters.node, self._key.line, **more)
 
     def _sizes(self, configuration: str, setting: Setting) -> dict[str, Size]:
@@ -222,15 +222,9 @@ class Memory:
 
     def _create(self, found: Mapping[str, Size]) -> dict[str, list[str]]:
         """The command prefix that runs a command in each of the new slivers."""
-        words = {}
         asked = {name: slivers.ask(self._client, self._request(name, one)) for name, one in found.items()}
-        for name, created in asked.items():
-            slivers.wait(self._client, created["operation"], self._stop)
-            title = created["slice"]["name"]
-            sliver = self._client.slices.get(title)["slivers"][0]
-            slivers.wait_for_banner(title, self._parameters.type, sliver, self._stop)
-            words[name] = slivers.login(title, sliver, self._key.file)
-        return words
+        entered = (slivers.enter(self._client, one, self._key.file, self._stop) for one in asked.values())
+        return {name: words for name, (_, words) in zip(asked, entered, strict=True)}
 
     def _seconds(self, name: str) -> int:
         """For which a sliver works."""

@@ -7,15 +7,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from slicemgr.bench.frame.experiment import Json
+from slicemgr.bench.frame.stores import STORES
 from slicemgr.errors import invalid
 
 KERNEL, GUARANTEE, CONTROLLER, STATIC = "kernel", "guarantee", "controller", "static"
 CONFIGURATIONS = {KERNEL: "off", GUARANTEE: "observe", CONTROLLER: "on", STATIC: "off"}  # what the controller does
 LOW, HIGH, HOG = "low", "high", "hog"
 FILE, MEMORY, STRESS = "file", "memory", "stress"
-# A store with a workload of YCSB; memcached has no scans (e), and the document store is too slow with them.
-STORES = {"redis": "abcdef", "memcached": "abcdf", "document": "abcdf"}
-WORKLOADS = (FILE, MEMORY, *(f"{store}-{one}" for store, letters in STORES.items() for one in letters))
+WORKLOADS = (FILE, MEMORY, *(f"{store.name}-{one}" for store in STORES.values() for one in store.workloads))
 HOGS = {
     "stream": 1.0,
     "rewrite": 0.5,

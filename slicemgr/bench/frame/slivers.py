@@ -124,6 +124,19 @@ def succeeded(operation: wire.Operation) -> wire.Operation:
     return operation
 
 
+def enter(client: Client, created: wire.Created, key: Path, stop: threading.Event) -> tuple[str, list[str]]:
+    """Wait until the sliver of a new slice answers. The name of the slice, and the command prefix of `login`.
+
+    Raises Failed if it does not start, Over if `stop` is set.
+    """
+    check(stop)
+    wait(client, created["operation"], stop)
+    found = client.slices.get(created["slice"]["name"])
+    title, sliver = found["name"], found["slivers"][0]
+    wait_for_banner(title, found["type"], sliver, stop)
+    return title, login(title, sliver, key)
+
+
 def patience(node: wire.Node, sliver_type: str) -> float:
     """Seconds that the node's settings allow a sliver of this type to start; a default for older versions of a node."""
     said = node["facts"].get("start_wait")
