@@ -4,15 +4,15 @@
     memory.py read BYTES SECONDS SEED PAUSE     reads pages of that file at random: reads in a second of reading, and
                                                 `p99`: microseconds within which 99 % of the reads of each second ended
     memory.py touch BYTES SECONDS SEED PAUSE    reads and writes pages of its own memory at random: likewise
-    memory.py stream BYTES RATE SECONDS WAIT    reads parts of a file without content at random: bytes in each second
-    memory.py rewrite BYTES RATE SECONDS WAIT   writes to parts of its own memory at random, of which it needs ever more
-    memory.py update BYTES RATE SECONDS WAIT    writes to parts of a file at random, which grows
-    memory.py stress BYTES RATE SECONDS WAIT    stress-ng, which writes to memory of its own every second: by how much
+    memory.py stream RATE PHASE...              reads parts of a file without content at random: bytes in each second
+    memory.py rewrite RATE PHASE...             writes to parts of its own memory at random, of which it needs ever more
+    memory.py update RATE PHASE...              writes to parts of a file at random, which grows
+    memory.py stress RATE PHASE...              stress-ng, which writes to memory of its own every second: by how much
                                                 it grew
     memory.py hold BYTES SECONDS                anonymous memory, which grows in the first quarter of the time: bytes
     memory.py lock BYTES SECONDS                the same, and the kernel cannot move it to swap
 
-RATE: bytes per second. WAIT: seconds before it begins. PAUSE: for how many times as long as it reads it pauses, so that
+RATE: bytes per second. PHASE: SECONDS BYTES, how much it uses for how long; 0: it does nothing. PAUSE: for how many times as long as it reads it pauses, so that
 the speed depends on memory, and hardly on who else uses the processor; 4 if it is omitted.
 
 With `ready` before these words, the program writes the line `"ready"` when it could begin, begins with the next line
@@ -22,6 +22,7 @@ each second.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import errno
 import itertools
@@ -68,7 +69,7 @@ def read(begin: Begin, size: int, seconds: float, seed: int, pause: float = 4) -
 
 def touch(begin: Begin, size: int, seconds: float, seed: int, pause: float = 4) -> Iterator[tuple[int, float]]:
     chunk = random.Random(seed).randbytes(_CHUNK)
-    with mmap.mmap(-1, max(size, PAGE)) as memory:
+    with _own_memory(size) as memory:
         for at in range(0, size, _CHUNK):  # not zeros, which take no room in a compressed swap
             memory[at : at + _CHUNK] = chunk[: size - at]
 
@@ -107,45 +108,60 @@ def _timed(
         yield rate, p99
 
 
-def stream(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+Phases = list[tuple[int, int]]  # seconds and bytes
+
+
+def stream(begin: Begin, rate: float, phases: Phases) -> Iterator[int]:
     """No faster than `rate`. The file has holes only: the kernel fills its pages with zeros and reads no disk."""
     STREAM.touch()
-    os.truncate(STREAM, size)
+    os.truncate(STREAM, max(size for _, size in phases))
     begin()
     with STREAM.open("rb", buffering=0) as file:
         descriptor = file.fileno()
-        yield from _at_rate(lambda offset: len(os.pread(descriptor, _CHUNK, offset)), size, rate, seconds, wait)
+        yield from _at_rate(lambda offset: len(os.pread(descriptor, _CHUNK, offset)), rate, phases)
 
 
-def rewrite(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+def rewrite(begin: Begin, rate: float, phases: Phases) -> Iterator[int]:
     """No faster than `rate`. Its memory grows by what it writes, and is then written to again."""
     chunk = random.Random(1).randbytes(_CHUNK)
     begin()
-    with mmap.mmap(-1, max(size, _CHUNK)) as memory:
+    with _own_memory(max(size for _, size in phases)) as memory:
 
         def write(offset: int) -> int:
             memory[offset : offset + _CHUNK] = chunk
             return _CHUNK
 
-        yield from _at_rate(write, size, rate, seconds, wait)
+        def give_back(size: int) -> None:
+            kept = max(size, _CHUNK) // PAGE * PAGE
+            if kept < len(memory):
+                memory.madvise(mmap.MADV_DONTNEED, kept)
+
+        yield from _at_rate(write, rate, phases, give_back)
 
 
-def update(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+def update(begin: Begin, rate: float, phases: Phases) -> Iterator[int]:
     """No faster than `rate`."""
     line = b"a line of a file that is updated again and again\n"
     text = line * (_CHUNK // len(line))
     begin()
     with STREAM.open("wb", buffering=0) as file:
         descriptor = file.fileno()
-        yield from _at_rate(lambda offset: os.pwrite(descriptor, text, offset), size, rate, seconds, wait)
+        yield from _at_rate(lambda offset: os.pwrite(descriptor, text, offset), rate, phases)
 
 
-def stress(begin: Begin, size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
+def stress(begin: Begin, rate: float, phases: Phases) -> Iterator[int]:
     """It uses its memory as fast as it can, whatever `rate` is."""
     begin()
-    time.sleep(wait)
+    for seconds, size in phases:
+        yield from _stress(seconds, size)
+
+
+def _stress(seconds: int, size: int) -> Iterator[int]:
+    if not size:
+        yield from each_second(_nothing, seconds)
+        return
     words = [str(STRESS), "--quiet", "--vm", "1", "--vm-bytes", str(size), "--vm-keep", "--vm-hang", "1"]
-    with subprocess.Popen([*words, "--timeout", str(int(seconds))], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*words, "--timeout", str(seconds)], stdout=subprocess.DEVNULL) as process:
         before = 0
 
         def some() -> int:
@@ -159,6 +175,11 @@ def stress(begin: Begin, size: int, rate: float, seconds: float, wait: float) ->
         process.terminate()
 
 
+def _nothing() -> int:
+    time.sleep(0.1)
+    return 0
+
+
 def _resident(process: int) -> int:
     """Bytes of memory of a process and those that it started; pages that they share count more than once."""
     try:
@@ -169,21 +190,39 @@ def _resident(process: int) -> int:
     return own + sum(_resident(int(one)) for one in children)
 
 
-def _at_rate(once: Callable[[int], int], size: int, rate: float, seconds: float, wait: float) -> Iterator[int]:
-    """Call `once` with offsets of chunks: the sum of the bytes that it returns in each second."""
-    time.sleep(wait)
-    begun, done, chooser = time.monotonic(), 0, random.Random(1)
+def _at_rate(
+    once: Callable[[int], int], rate: float, phases: Phases, change: Callable[[int], None] = lambda _: None
+) -> Iterator[int]:
+    """Call `once` with offsets of chunks: the sum of the bytes that it returns in each second.
+
+    change: called with the bytes of a phase when it begins.
+    """
+    ends = list(itertools.accumulate(seconds for seconds, _ in phases))
+    begun, chooser = time.monotonic(), random.Random(1)
+    phase, since, done = -1, 0.0, 0
 
     def some() -> int:
-        nonlocal done
-        if (ahead := done / rate - (time.monotonic() - begun)) > 0:
+        nonlocal phase, since, done
+        now = time.monotonic() - begun
+        if (current := min(bisect.bisect(ends, now), len(ends) - 1)) != phase:
+            phase, since, done = current, now, 0
+            change(phases[phase][1])
+        size = phases[phase][1]
+        if not size:
+            return _nothing()
+        if (ahead := done / rate - (now - since)) > 0:
             time.sleep(min(ahead, 0.1))
             return 0
         found = once(chooser.randrange(max(1, size // _CHUNK)) * _CHUNK)
         done += found
         return found
 
-    yield from each_second(some, seconds)
+    yield from each_second(some, ends[-1])
+
+
+def _own_memory(size: int) -> mmap.mmap:
+    """Private anonymous memory, as programs use it. That of `mmap` by default is shared: the kernel counts it apart."""
+    return mmap.mmap(-1, max(size, _CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def hold(begin: Begin, size: int, seconds: float) -> Iterator[int]:
@@ -203,7 +242,7 @@ def lock(begin: Begin, size: int, seconds: float) -> Iterator[int]:
 
 
 def _hold(begin: Begin, size: int, seconds: float, keep: Callable[[mmap.mmap, int, int], None]) -> Iterator[int]:
-    memory, chunk = mmap.mmap(-1, max(size, PAGE)), bytes([1]) * _CHUNK
+    memory, chunk = _own_memory(size), bytes([1]) * _CHUNK
     begin()
     begun, held = time.monotonic(), 0
 
@@ -235,9 +274,10 @@ def each_second(some: Callable[[], int], seconds: float) -> Iterator[int]:
 
 
 _TIMED: dict[str, Callable[..., Iterator[tuple[int, float]]]] = {"read": read, "touch": touch}
-_LOADS: dict[str, Callable[..., Iterator[int]]] = {
-    one.__name__: one for one in (stream, rewrite, update, stress, hold, lock)
+_PHASED: dict[str, Callable[[Begin, float, Phases], Iterator[int]]] = {
+    one.__name__: one for one in (stream, rewrite, update, stress)
 }
+_HELD: dict[str, Callable[..., Iterator[int]]] = {one.__name__: one for one in (hold, lock)}
 
 
 def main(words: list[str]) -> dict[str, object]:
@@ -252,7 +292,7 @@ def main(words: list[str]) -> dict[str, object]:
         if error.errno not in _NO_ROOM:
             raise
         return {"missing": "its disk is full"}
-    at = started[0] + _wait(what, numbers)
+    at = started[0]
     if what in _TIMED:
         return {"at": at, **{name: [one[at] for one in found] for at, name in enumerate(("each_second", "p99"))}}
     return {"at": at, "each_second": [one[0] for one in found]}
@@ -270,7 +310,7 @@ def converse(words: list[str]) -> None:
     def begin() -> None:
         say("ready")
         sys.stdin.readline()
-        say({"at": time.time() + _wait(what, numbers)})
+        say({"at": time.time()})
 
     for one in _seconds(what, numbers, begin):
         say(one)
@@ -279,14 +319,14 @@ def converse(words: list[str]) -> None:
 def _seconds(what: str, numbers: list[int], begin: Begin) -> Iterator[tuple[float, ...]]:
     if what in _TIMED:
         yield from _TIMED[what](begin, *numbers)
+        return
+    if what in _PHASED:
+        rate, *phases = numbers
+        found = _PHASED[what](begin, rate, list(zip(phases[::2], phases[1::2], strict=True)))
     else:
-        for number in _LOADS[what](begin, *numbers):
-            yield (number,)
-
-
-def _wait(what: str, numbers: list[int]) -> int:
-    """Seconds before a load begins, of its parameters."""
-    return numbers[3] if what in ("stream", "rewrite", "update", "stress") else 0
+        found = _HELD[what](begin, *numbers)
+    for number in found:
+        yield (number,)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,8 @@ def test_a_second_without_a_read_has_the_values_of_the_one_before(
 
 
 def test_the_third_sliver_reads_no_faster_than_it_may_and_no_disk(tmp_path: Path) -> None:
-    found = run("memory.py", "stream", str(64 * MIB), str(20 * MIB), "2", "1", cwd=tmp_path)
+    found = run("memory.py", "stream", str(20 * MIB), "1", "0", "2", str(64 * MIB), cwd=tmp_path)
+    assert found["each_second"][0] <= 2 * MIB, "it waits for a second"
     assert 0 < sum(found["each_second"]) <= 2 * 20 * MIB + 2 * MIB
     assert (tmp_path / load.STREAM).stat().st_blocks == 0
 
@@ -84,8 +85,23 @@ def test_memory_is_touched_and_timed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hog", ["rewrite", "update"])
 def test_the_other_sliver_writes_no_faster_than_it_may(hog: str, tmp_path: Path) -> None:
-    found = run("memory.py", hog, str(64 * MIB), str(20 * MIB), "2", "0", cwd=tmp_path)
+    found = run("memory.py", hog, str(20 * MIB), "2", str(64 * MIB), cwd=tmp_path)
     assert 0 < sum(found["each_second"]) <= 2 * 20 * MIB + 2 * MIB
+
+
+def test_the_other_sliver_uses_as_much_as_its_phase_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is anonymous, whose pages are resident when they were written to."""
+    held, own = list[int](), Path("/proc/self/smaps_rollup")
+
+    def anonymous() -> int:
+        (line,) = (one for one in own.read_text().splitlines() if one.startswith("Anonymous:"))
+        return int(line.split()[1]) << 10
+
+    before = anonymous()
+    for _ in load.rewrite(lambda: None, 400 * MIB, [(1, 0), (1, 4 * MIB), (2, 160 * MIB), (1, 4 * MIB)]):
+        held.append(anonymous() - before)
+    nothing, little, _, much, back = held
+    assert nothing < 3 * MIB and little < 12 * MIB and much > 60 * MIB and back < 12 * MIB
 
 
 def test_stress_ng_uses_memory(tmp_path: Path) -> None:
@@ -93,8 +109,8 @@ def test_stress_ng_uses_memory(tmp_path: Path) -> None:
     program.parent.mkdir(parents=True)
     sent = memory_loads.stress_program()
     subprocess.run(["sh", "-c", sent.unpack(str(program.parent))], input=sent.archive, check=True, capture_output=True)
-    found = run("memory.py", "stress", str(256 * MIB), "1", "3", "0", cwd=tmp_path)
-    assert len(found["each_second"]) == 3 and sum(found["each_second"]) > 128 * MIB
+    found = run("memory.py", "stress", "1", "1", "0", "3", str(256 * MIB), cwd=tmp_path)
+    assert len(found["each_second"]) == 4 and not found["each_second"][0] and sum(found["each_second"]) > 128 * MIB
 
 
 # --- a load that waits ------------------------------------------------------------------------------------------------
@@ -345,6 +361,23 @@ def test_the_verdicts_follow_from_what_was_measured() -> None:
     assert verdicts((0.96, 0.97), slower=0.0) == [True, True, True, True, None], "a run of an earlier version"
     assert verdicts((0.96, 0.97), turns=4) == [None] * 5, "too few repetitions"
     assert [one.reached for one in report.content(result(step(1, "kernel", (1, 1)))).aims] == [None] * 5
+
+
+def test_slivers_are_compared_with_themselves_beside_the_further_sliver() -> None:
+    """It takes 10 % of their speed by its work, and 5 % of the rest for want of memory."""
+    data = step(1, "controller", (1, 1))
+    speeds = [1000.0] * SECONDS + [900.0] * SECONDS + [855.0] * 2 * SECONDS + [900.0] * SECONDS
+    for name in ("low", "high"):
+        data["slivers"][name] |= {"each_second": speeds}
+    data["slivers"]["hog"]["each_second"] = [0.0] * SECONDS + [1.0] * SECONDS + [5.0] * 2 * SECONDS + [1.0] * SECONDS
+    data["node"]["taken"] = [7 * MIB] * 5 * SECONDS
+    (one,) = repetitions.measured(result({**data, "alone": SECONDS}))
+    assert one.kept("low") == pytest.approx(0.95) and one.of_alone("high") == pytest.approx(0.9)
+    assert one.back("low") == 0 and set(one.hog) == {5.0} and (one.begin, one.end) == (2 * SECONDS, 4 * SECONDS)
+    content = report.content(result({**data, "alone": SECONDS}))
+    assert [mark.label for mark in content.plots[0].marks][0] == "the further sliver works"
+    (old,) = repetitions.measured(result(step(1, "controller", (1, 1))))
+    assert old.of_alone("low") is None and (old.begin, old.end) == (SECONDS, 3 * SECONDS)
 
 
 def test_a_load_that_began_later_is_moved() -> None:

@@ -1,7 +1,8 @@
 """The promise of memory under pressure, after the thesis on elastic memory (figure and table 1.2).
 
-Slivers that were promised memory 1 : 2 use memory that fits into their guarantee. Then a program on the node takes a
-part of its memory, and a further sliver, which was promised nothing, uses ever more. The same is done while only the
+Slivers that were promised memory 1 : 2 use memory that fits into their guarantee: alone, then while a further sliver,
+which was promised nothing, works in little memory. Then a program on the node takes a part of its memory, and that
+sliver uses ever more at the same rate, so that what is lost is lost for want of memory. The same is done while only the
 kernel decides what is taken from whom, while it knows the guarantees (v2), with the memory controller, and with a
 static partition, in which each sliver is limited to its share. A repetition has each once, in an order that is derived
 from the seed. One knob at a time can be varied.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from slicemgr import wire
@@ -48,14 +50,16 @@ from slicemgr.human import size as human_size
 NAME = "memory"
 _MOST = 16 << 30  # bytes of the node's memory: a larger one takes too long to fill
 _SLACK = 300.0  # seconds for what is not measured
+_LITTLE = 32 * MIB  # that the further sliver uses while memory is not short
+_PHASES = 5  # of `seconds`, in which slivers work
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryParameters:
     """The parameters of a run.
 
-    connect: makes a client. key: the line of the public key, and the content of the private key. seconds: before the
-    pressure, and after it; it lasts twice as long. rate: bytes per second that the further sliver uses. type, boot:
+    connect: makes a client. key: the line of the public key, and the content of the private key. seconds: alone, beside
+    the further sliver, and after the pressure, which lasts twice as long. rate: bytes per second that the further sliver uses. type, boot:
     of the slivers. variants: the base first.
     """
 
@@ -97,7 +101,7 @@ def steps(parameters: MemoryParameters) -> list[StepOf[Run]]:
     found = []
     for turn in range(1, parameters.repeat + 1):
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
-        order, lasts = random.Random(f"{parameters.seed}/{turn}"), 4.0 * parameters.seconds + 15.0
+        order, lasts = random.Random(f"{parameters.seed}/{turn}"), float(_PHASES) * parameters.seconds + 15.0
         for variant in parameters.variants:
             for one in order.sample(parameters.configurations, len(parameters.configurations)):
                 title = "/".join(filter(None, (one, variant.name)))
@@ -159,7 +163,7 @@ class Memory:
         found = self._sizes(configuration, setting)
         cleanup.delete(self._client, self._parameters.prefix, progress)
         seed = random.Random(f"{self._parameters.seed}/{turn}").randrange(1 << 31)
-        workload, seconds = WORKLOADS[setting.workload], 4 * self._parameters.seconds
+        workload, seconds = WORKLOADS[setting.workload], _PHASES * self._parameters.seconds
         with ThreadPoolExecutor(len(found) + 1) as threads, ExitStack() as open_:
             progress.say("creating the slivers")
             words = self._create(found)
@@ -176,13 +180,14 @@ class Memory:
             for one in loads.values():
                 one.begin()
             progress.say("the slivers work")
-            ends = {name: threads.submit(one.series, self._seconds(name)) for name, one in loads.items()}
+            ends = {name: threads.submit(one.series, seconds) for name, one in loads.items()}
             rates = {name: one.result() for name, one in ends.items()}
             node = pressed.result()
         cleanup.delete(self._client, self._parameters.prefix, progress)
         return {
             "turn": turn,
             "configuration": configuration,
+            "alone": self._parameters.seconds,
             "setting": setting.recorded,
             "knob": step.work.variant.knob,
             "memory": self._memory,
@@ -226,21 +231,20 @@ class Memory:
         entered = (slivers.enter(self._client, one, self._key.file, self._stop) for one in asked.values())
         return {name: words for name, (_, words) in zip(asked, entered, strict=True)}
 
-    def _seconds(self, name: str) -> int:
-        """For which a sliver works."""
-        return (2 if name == HOG else 4) * self._parameters.seconds
-
     def _hog(self, setting: Setting, place: Sliver) -> AbstractContextManager[timed_load.TimedLoad]:
         seconds, rate = self._parameters.seconds, parse_size(self._parameters.rate, "--rate")
-        arguments = (setting.hog, place.size, rate, 2 * seconds, seconds)
-        return timed_load.start(HOG, place.words, "memory.py", arguments, ("each_second",), 4 * seconds + _SLACK)
+        little = (seconds, min(_LITTLE, place.size))
+        phases = ((seconds, 0), little, (2 * seconds, place.size), little)
+        arguments = (setting.hog, rate, *chain.from_iterable(phases))
+        longest = _PHASES * seconds + _SLACK
+        return timed_load.start(HOG, place.words, "memory.py", arguments, ("each_second",), longest)
 
     def _press(self, configuration: str, setting: Setting) -> Json:
         """Have the agent take memory. What the node had in each second, and what the controller took."""
         seconds = self._parameters.seconds
         request: MemoryRequest = {
             "bytes": self._memory * setting.pressure // 100,
-            "before": seconds,
+            "before": 2 * seconds,
             "hold": 2 * seconds,
             "after": seconds,
             "controller": CONFIGURATIONS[configuration],
@@ -248,7 +252,7 @@ class Memory:
             "swap": self._swaps and configuration in (KERNEL, GUARANTEE),
         }
         operation = self._client.nodes.measure_memory(self._parameters.node, request)
-        ended = self._client.operations.wait(operation["id"], 4 * seconds + _SLACK)
+        ended = self._client.operations.wait(operation["id"], _PHASES * seconds + _SLACK)
         if ended["state"] == "failed" or ended["result"] is None:
             raise Failed(f"on the node: {ended['error']}", hint=ended["hint"] or "")
         measured = dict(ended["result"]["measured"])

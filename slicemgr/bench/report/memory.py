@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from slicemgr.bench.experiments.memory_setting import CONFIGURATIONS, CONTROLLER, HIGH, HOG, LOW
+from slicemgr.bench.experiments.memory_setting import CONFIGURATIONS, CONTROLLER, HIGH, LOW
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import memory_matrix, not_measured, stats
 from slicemgr.bench.report.content import Aim, Axis, Column, Content, Mark, Metric, Plot, Series, Table, Value
@@ -47,7 +47,8 @@ def content(run: Run) -> Content:
 
 def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
     """Table 1.2 of the thesis, for each configuration."""
-    columns = [Column("who decides"), Column("sliver"), Column("guarantee", "MiB", 0), Column("without", "reads/s", 0)]
+    columns = [Column("who decides"), Column("sliver"), Column("guarantee", "MiB", 0)]
+    columns += [Column("beside the further sliver", "% of alone", 1), Column("without", "reads/s", 0)]
     columns += [Column("pressed", "reads/s", 0), Column("kept", "%", 1), Column("low", "%", 1), Column("high", "%", 1)]
     columns += [Column("least", "%", 1), Column("back after", "s", 1), Column("99 % without", "µs", 1)]
     columns += [Column("99 % pressed", "×", 2), Column("of")]
@@ -60,10 +61,12 @@ def _throughput(by: Mapping[str, Sequence[Measured]]) -> Table:
             numbers = [_percent(value) for value in (kept.mean, kept.low, kept.high, kept.least)]
             speeds = (fmean([one.before(sliver) for one in some]), fmean([one.pressed(sliver) for one in some]))
             slower = [_mean([getattr(one, what)(sliver) for one in some]) for what in ("usual", "slower")]
-            own_row = [NAMES[name], TITLES[sliver], own["guarantee"] / (1 << 20), *speeds, *numbers, back]
+            beside = _percent(_mean([one.of_alone(sliver) for one in some]))
+            own_row = [NAMES[name], TITLES[sliver], own["guarantee"] / (1 << 20), beside, *speeds, *numbers, back]
             rows.append([*own_row, *slower, len(some)])
     note = (
-        f"Each sliver uses {_use(by)} of its guarantee, whose pages it reads at random. Low and high: the 95 % "
+        f"Each sliver uses {_use(by)} of its guarantee, whose pages it reads at random. Beside the further sliver: "
+        'while that works in little memory, which is what "without" pressure means here. Low and high: the 95 % '
         "confidence interval of the mean by Student's t. Back: until three seconds had 95 % of the speed again; a "
         "dash: not within the measurement. 99 %: the time within which 99 % of the reads of a second ended, the median "
         "of the seconds and the mean of the repetitions; pressed: as a multiple of that."
@@ -103,7 +106,7 @@ def _node(by: Mapping[str, Sequence[Measured]]) -> Table:
         free, available = (
             min(min(one.data["node"][what]) for one in some) / (1 << 20) for what in ("free", "available")
         )
-        hog = fmean([sum(one.data["slivers"][HOG]["each_second"]) for one in some]) / (1 << 20)
+        hog = fmean([sum(one.hog) for one in some]) / (1 << 20)
         taken = fmean([one.taken for one in some]) / (1 << 20)
         cost, taking = (100 * fmean([getattr(one, what) for one in some]) for what in ("cost", "taking"))
         killed = sum(one.killed for one in some)
@@ -129,6 +132,8 @@ def _over_time(by: Mapping[str, Sequence[Measured]]) -> list[Plot]:
             ]
             series.append(_series(sliver, seconds, list(range(count))))
         marks = [Mark(one.begin, "memory is taken"), Mark(one.end, "and given back")]
+        if one.alone:
+            marks.insert(0, Mark(one.alone, "the further sliver works"))
         found.append(
             Plot(
                 name,

@@ -38,19 +38,37 @@ class Measured:
     the begin of the measurement.
 
     rates: of all slivers of that kind. p99: microseconds within which 99 % of the reads ended, the mean of those
-    slivers; empty in runs of earlier versions. begin, ramp, end: seconds when the pressure began, had grown, and ended.
+    slivers; empty in runs of earlier versions. alone: seconds in which the further sliver did nothing; 0 in runs of
+    earlier versions, in which it began with the pressure. begin, ramp, end: seconds when the pressure began, had grown,
+    and ended.
     """
 
     configuration: str
     data: Mapping[str, Any]
     rates: Mapping[str, Sequence[float]]
     p99: Mapping[str, Sequence[float]]
+    alone: int
     begin: int
     ramp: int
     end: int
 
+    @property
+    def _undisturbed(self) -> slice:
+        """The seconds before the pressure, without the first, in which the further sliver begins."""
+        return slice(self.alone + 1, self.begin)
+
+    @property
+    def hog(self) -> Sequence[float]:
+        """What the further sliver used under pressure, in each second: bytes."""
+        rates: Sequence[float] = self.data["slivers"][HOG]["each_second"]
+        return rates[self.begin : self.end] if self.alone else rates
+
     def before(self, name: str) -> float:
-        return fmean(self.rates[name][1 : self.begin])
+        return fmean(self.rates[name][self._undisturbed])
+
+    def of_alone(self, name: str) -> float | None:
+        """The part of the speed that a sliver kept beside the further one, while memory was not short."""
+        return self.before(name) / fmean(self.rates[name][1 : self.alone]) if self.alone else None
 
     def pressed(self, name: str) -> float:
         return fmean(self.rates[name][self.ramp : self.end])
@@ -69,7 +87,7 @@ class Measured:
 
     def usual(self, name: str) -> float | None:
         """The 99th percentile of reads without pressure, microseconds: the median of the seconds."""
-        return median(self.p99[name][1 : self.begin]) if name in self.p99 else None
+        return median(self.p99[name][self._undisturbed]) if name in self.p99 else None
 
     def slower(self, name: str) -> float | None:
         """How many times as long it is under pressure."""
@@ -109,10 +127,14 @@ def measured(run: Run) -> list[Measured]:
         data = one["data"]
         if "configuration" not in data:
             continue
-        seconds = len(data["node"]["taken"]) // 4
+        seconds, alone = len(data["node"]["taken"]), int(data.get("alone", 0))
+        part = (seconds - alone) // 4
+        begin = alone + part
         rates = {name: _of_kind(data, name, "each_second", sum) for name in PROMISED}
         p99 = {name: series for name in PROMISED if (series := _of_kind(data, name, "p99", fmean))}
-        found.append(Measured(data["configuration"], data, rates, p99, seconds, seconds + seconds // 2, 3 * seconds))
+        found.append(
+            Measured(data["configuration"], data, rates, p99, alone, begin, begin + part // 2, begin + 2 * part)
+        )
     return found
 
 
