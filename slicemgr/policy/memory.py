@@ -2,7 +2,8 @@
 
 What is idle is taken first, in proportion to what each sliver holds idle beyond its guarantee and against its weight.
 Only if the node has nearly nothing left, the same is done with all that slivers hold beyond their guarantees; never
-with the guarantees. A sliver that reads back what it lost is left alone for a while. Taking begins below one mark of
+with the guarantees. A sliver that reads back what it lost, or whose programs wait for memory after it lost some, is
+left alone for a while. Taking begins below one mark of
 available memory and ends above a higher one, and its rate is limited, so that the node does not swing between both.
 
 What is available is mostly page cache, and a kernel that takes it spares no guarantee. So where something is
@@ -11,7 +12,8 @@ rate, because the kernel would take the same, of all slivers alike.
 
 While there is time, idle memory is taken slowly as soon as little is free, so that a program that wants memory gets it
 without a search; not if most of what could be taken is the node's own page cache. A sliver that wants back a good part
-of what it lost is left alone for longer than in a shortage.
+of what it lost, or waits at all (TMO, ASPLOS 2022, takes memory until a program waits for 0.1 % of the time), is left
+alone for longer than in a shortage.
 
 Bytes, seconds, and bytes per second.
 """
@@ -33,6 +35,7 @@ UNUSED_LOW, UNUSED_HIGH = 0.10, 0.14  # parts of the node's memory that are free
 SLOW = 0.005  # the part of what a sliver holds that is then taken in a second
 SLOW_EVERY = 5.0  # seconds between two such steps
 BACK = 0.1  # the part of what a sliver lost that it reads back before the next one when it needs it
+WAITED, SLOW_WAITED = 0.1, 0.001  # parts of the time in which a sliver waits for memory when it needs it
 SLOW_QUIET = 120.0  # seconds for which such a sliver is left alone
 
 
@@ -40,8 +43,9 @@ SLOW_QUIET = 120.0  # seconds for which such a sliver is left alone
 class Holding:
     """What a sliver holds. charged: all of it. idle: the part that the kernel can take without hurting the sliver.
 
-    reread: bytes that it read back since the last step, after the kernel had taken them. weight: 1..10000. takeable:
-    the part that the kernel can take at all; None: all of it.
+    reread: bytes that it read back since the last step, after the kernel had taken them. waited: seconds in which one
+    of its programs waited for memory since then. weight: 1..10000. takeable: the part that the kernel can take at all;
+    None: all of it.
     """
 
     id: str
@@ -51,6 +55,7 @@ class Holding:
     idle: int
     reread: int = 0
     takeable: int | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,8 @@ class State:
     """What is remembered from one step to the next. short: whether memory is being taken. quiet: until when a sliver is
     left alone, seconds of the clock of `now`. taken: bytes that each sliver lost in the last step. full: whether idle
     memory is being taken so that some is free. slow: whether that is done slowly, because there is time: again when the
-    clock of `now` has this value; `taken` is then of the last time, and read: bytes that slivers have read back since.
+    clock of `now` has this value; `taken` is then of the last time, and read, waited: bytes that slivers have read back
+    since, and seconds for which they have waited. at: when this step was, by that clock.
     """
 
     short: bool = False
@@ -93,6 +99,8 @@ class State:
     slow: bool = False
     again: float = -math.inf
     read: Mapping[str, int] = field(default_factory=dict)
+    waited: Mapping[str, float] = field(default_factory=dict)
+    at: float = -math.inf
 
     @property
     def takes(self) -> bool:
@@ -121,7 +129,7 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
     full = full and any(one.guarantee for one in holdings)
     if not short and not full:
         if not node.has_little_unused(before=before.slow):
-            return State(quiet=quiet), Targets({}, guarantees)
+            return State(quiet=quiet, at=now), Targets({}, guarantees)
         return _slowly(replace(before, quiet=quiet), node, holdings, guarantees, now)
     needed = max(0, math.ceil(HIGH * node.total) - node.available) if short else 0
     if full:
@@ -138,7 +146,7 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
         rest = {name: max(0, min(beyond[name], most[name]) - take[name]) for name in beyond}
         take = {name: take[name] + more for name, more in _share(left, rest, weights).items()}
     take = {name: amount for name, amount in take.items() if amount}
-    return State(short, quiet, take, full), Targets(take, guarantees, needed)
+    return State(short, quiet, take, full, at=now), Targets(take, guarantees, needed)
 
 
 def _slowly(
@@ -147,16 +155,18 @@ def _slowly(
     """Take some of what is idle, of slivers that do not want it back."""
     lost = before.taken if before.slow else {}
     read = {one.id: before.read.get(one.id, 0) + one.reread for one in holdings if one.id in lost}
+    waited = {one.id: before.waited.get(one.id, 0.0) + one.waited for one in holdings if one.id in lost}
     if before.slow and now < before.again:
-        return replace(before, read=read), Targets({}, guarantees)
-    wanted = (name for name, back in read.items() if back > BACK * lost[name])
+        return replace(before, read=read, waited=waited, at=now), Targets({}, guarantees)
+    longest = SLOW_WAITED * (now - before.again + SLOW_EVERY)
+    wanted = [name for name in read if read[name] > BACK * lost[name] or waited[name] > longest]
     quiet = {**before.quiet, **dict.fromkeys(wanted, now + SLOW_QUIET)}
     free, part, idle = node.free or 0, SLOW * SLOW_EVERY, sum(one.idle for one in holdings)
     losing = [one for one in holdings if one.id not in quiet] if 2 * idle >= node.available - free else []
     most = {one.id: min(one.idle, _beyond(one, guarantees), int(part * one.charged)) for one in losing}
     needed = math.ceil(UNUSED_HIGH * node.total) - free
     take = {name: n for name, n in _share(needed, most, {one.id: one.weight for one in holdings}).items() if n}
-    return State(quiet=quiet, taken=take, slow=True, again=now + SLOW_EVERY), Targets(take, guarantees, needed)
+    return State(quiet=quiet, taken=take, slow=True, again=now + SLOW_EVERY, at=now), Targets(take, guarantees, needed)
 
 
 def _beyond(one: Holding, guarantees: Mapping[str, int]) -> int:
@@ -185,11 +195,16 @@ def guaranteed(holdings: Sequence[Holding], capacity: int) -> dict[str, int]:
 
 
 def _quiet(before: State, holdings: Sequence[Holding], now: float, elapsed: float) -> dict[str, float]:
-    """Until when slivers are left alone, those included that have just read back what they lost."""
+    """Until when slivers are left alone, those included that have just shown that they need what they lost."""
     there = {one.id for one in holdings}
     kept = {name: until for name, until in before.quiet.items() if until > now and name in there}
-    hurt = (one.id for one in holdings if one.reread > REREAD * elapsed * one.charged > 0)
+    since = elapsed if before.at == -math.inf else now - before.at
+    hurt = (one.id for one in holdings if _is_hurt(one, since))
     return kept | {name: now + QUIET for name in hurt if before.taken.get(name) or name in kept}
+
+
+def _is_hurt(one: Holding, since: float) -> bool:
+    return one.reread > REREAD * since * one.charged > 0 or one.waited > WAITED * since
 
 
 def _share(needed: int, most: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:

@@ -205,3 +205,14 @@ def test_what_scans_find_is_idle_as_far_as_it_can_be_taken(
     assert type_ == "kvm" or controller._holding(group, 0.0).idle == 50, "by the lists without scans"
     controller.idle = lambda directory, held: found
     assert controller._holding(group, 0.0).idle == idle
+
+
+@pytest.mark.parametrize(("before", "now", "waited"), [(1_000_000, 1_250_000, 0.25), (None, 9, 0.0), (9, 7, 0.0)])
+def test_how_long_a_sliver_waited_is_counted_since_the_last_step(
+    controller: Controller, before: int | None, now: int, waited: float
+) -> None:
+    """A kernel that has just begun to count it, and one that counts again from 0, tell nothing of the time between."""
+    held = [Held(100, 50, 0, 80, waited=one) for one in (before, now)]
+    controller._before = {"exp-0": held[0]}
+    group = _Group(Promise("exp-0", "lxc", 5, 100, 9), Path("/7"), held[1])
+    assert controller._holding(group, 0.0).waited == waited

@@ -101,6 +101,20 @@ def test_memory_of_programs_can_be_taken_only_with_swap(tmp_path: Path, version:
     assert memory_groups.held(tmp_path, version, swap=True) == Held(20, 5, 0, 15, {"file": (4, 12), "anon": (1, 3)})
 
 
+@pytest.mark.parametrize(("version", "waited"), [("v2", 1234), ("v1", None)])
+def test_how_long_programs_wait_for_memory_is_known_if_the_kernel_counts_it(
+    tmp_path: Path, version: str, waited: int | None
+) -> None:
+    for name in ("memory.stat", "memory.current", "memory.usage_in_bytes"):
+        (tmp_path / name).write_text("0\n")
+    found = memory_groups.held(tmp_path, version, swap=False)
+    assert found is not None and found.waited is None
+    lines = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+    (tmp_path / "memory.pressure").write_text(lines)
+    found = memory_groups.held(tmp_path, version, swap=False)
+    assert found is not None and found.waited == waited
+
+
 def test_the_options_are_those_of_the_unified_hierarchy() -> None:
     mounts = "proc /proc proc rw,nosuid 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate,memory_recursiveprot 0 0\n"
     assert cgroup.options(mounts) == {"rw", "nsdelegate", "memory_recursiveprot"}

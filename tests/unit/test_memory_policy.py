@@ -183,6 +183,30 @@ def test_who_reads_back_what_it_lost_is_left_alone_for_a_while() -> None:
     assert set(targets.take) == {"a", "b"}
 
 
+def test_who_waits_for_memory_after_it_lost_some_is_left_alone_for_a_while() -> None:
+    """In the controls it lost nothing, so it waits at its own limit, or waits for too short a time."""
+    first = [Holding("a", 0, 100, 4 * GIB, GIB), Holding("b", 0, 100, 4 * GIB, GIB)]
+    lost, _ = memory.step(State(), SHORT, first, 0, 1)
+    for before, waited, losing in ((lost, 0.21, {"b"}), (lost, 0.19, {"a", "b"}), (State(), 2.0, {"a", "b"})):
+        state, targets = memory.step(before, SHORT, [replace(first[0], waited=waited), first[1]], 2, 1)
+        assert set(targets.take) == losing, "two seconds after the last step"
+    state, _ = memory.step(lost, SHORT, [replace(first[0], waited=1.0), first[1]], 2, 1)
+    assert set(memory.step(state, SHORT, first, 1 + memory.QUIET, 1)[1].take) == {"b"}
+    assert set(memory.step(state, SHORT, first, 3 + memory.QUIET, 1)[1].take) == {"a", "b"}
+
+
+def test_who_waits_for_what_was_taken_slowly_is_left_alone() -> None:
+    """Also if it waits many times for a moment. Who waits for less than a thousandth of the time continues to lose."""
+    holdings = [Holding("waits", 0, 100, 4 * GIB, GIB), Holding("idle", 0, 100, 4 * GIB, GIB)]
+    state, _ = memory.step(State(), UNUSED, holdings, 0, 0.25)
+    waiting = [replace(holdings[0], waited=0.0006), replace(holdings[1], waited=0.0004)]
+    for number in range(1, 11):
+        state, targets = memory.step(state, UNUSED, waiting, number / 2, 0.5)
+        assert state.slow and (not targets.take or number == 10)
+    assert set(targets.take) == {"idle"}
+    assert set(memory.step(state, UNUSED, holdings, 2 * memory.SLOW_EVERY, 0.25)[1].take) == {"idle"}
+
+
 def test_a_hog_costs_the_idle_and_not_the_promised() -> None:
     """The case of the thesis: memory 1 : 2, and a program of the node that takes 40 % of it after a minute."""
     slivers = {
@@ -280,7 +304,7 @@ def test_idle_memory_is_taken_slowly_only_while_little_is_free_and_if_wanted() -
     assert state.slow and targets.take == {"idle": int(memory.SLOW * memory.SLOW_EVERY * 4 * GIB)}
     assert memory.step(state, between, holdings, memory.SLOW_EVERY, 0.25)[1].take, "until the higher mark"
     for node in (between, replace(UNUSED, slow=False), replace(UNUSED, free=None)):
-        assert memory.step(State(), node, holdings, 0, 0.25) == (State(), Targets({}, {"idle": 0}))
+        assert memory.step(State(), node, holdings, 0, 0.25) == (State(at=0), Targets({}, {"idle": 0}))
 
 
 def test_slivers_do_not_pay_for_the_page_cache_of_the_node() -> None:

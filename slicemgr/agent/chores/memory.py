@@ -64,7 +64,7 @@ class MemoryController:
     _state: State = field(default_factory=State)
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
-    _reread: dict[str, int] = field(default_factory=dict)
+    _before: dict[str, Held] = field(default_factory=dict)  # what slivers held at the last step
     _takings: Takings = field(default_factory=Takings)
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
@@ -136,7 +136,7 @@ class MemoryController:
         before, self._last = self._state, now
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
         self._reduce(targets, [one.promise for one in groups.values()])
-        self._reread = {name: one.held.reread for name, one in groups.items()}
+        self._before = {name: one.held for name, one in groups.items()}
         decided = self.spent()
         taken = self._take(groups, targets)
         taking = self.spent() - decided
@@ -240,12 +240,14 @@ class MemoryController:
 
     def _holding(self, one: _Group, now: float) -> Holding:
         promise, held = one.promise, one.held
-        reread = max(0, held.reread - self._reread.get(promise.id, held.reread))
+        before = self._before.get(promise.id, held)
+        reread = max(0, held.reread - before.reread)
+        waited = max(0, (held.waited or 0) - (before.waited or held.waited or 0)) / 1e6
         if promise.type == SliverType.KVM:
             idle = self.guests.idle(promise.id, now) if self.guests is not None and self._state.short else 0
             return holding_of_machine(promise, held.charged, idle)
         idle = min(self.idle(one.directory, held), held.takeable)
-        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, idle, reread, held.takeable)
+        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, idle, reread, held.takeable, waited)
 
     def _take(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
         """The bytes that were taken of each, or would be."""

@@ -18,7 +18,7 @@ from slicemgr.drivers import command
 from slicemgr.drivers.command import CommandFailed
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.drivers.kernel.cgroup import MOUNT
-from slicemgr.drivers.kernel.counters import read_file, reread, value_in
+from slicemgr.drivers.kernel.counters import pressure, read_file, reread, value_in
 from slicemgr.errors import Failed
 
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
@@ -33,7 +33,8 @@ class Held:
     """What a group holds. takeable: of files, and anonymous if there is swap. idle: of that, not used for a while.
 
     reread: what it has read back since its start, after the kernel had taken it. kinds: idle and all bytes of `file`
-    and `anon`, as far as they can be taken.
+    and `anon`, as far as they can be taken. waited: microseconds since its start in which one of its programs waited
+    for memory; None: the kernel does not count it.
     """
 
     charged: int
@@ -41,6 +42,7 @@ class Held:
     reread: int
     takeable: int
     kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    waited: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
         inactive, active = (value_in(stat, prefix + f"{one}_{kind}".encode()) for one in ("inactive", "active"))
         kinds[kind] = (inactive, inactive + active)
     idle, whole = (min(charged, sum(one)) for one in zip(*kinds.values(), strict=True))
-    return Held(charged, idle, reread(stat, prefix), whole, kinds)
+    waited = pressure(f"{group}/memory.pressure") if unified else None
+    return Held(charged, idle, reread(stat, prefix), whole, kinds, waited)
 
 
 def limit(group: Path) -> int | None:
