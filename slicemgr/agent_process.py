@@ -38,6 +38,7 @@ from slicemgr.certificates import member
 from slicemgr.certificates.member import Member
 from slicemgr.config import Config
 from slicemgr.drivers.guest.proc_view import ProcView
+from slicemgr.drivers.kernel.throttle import Throttle
 from slicemgr.drivers.libvirt import acceleration
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network.firewall import Firewall
@@ -65,7 +66,9 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         joined = member.find(config.membership_dir)
         stack.enter_context(node.hypervisor.balloons.kept(config.node.run_dir / "balloons.lock"))
         guests = GuestMemory(config, store, node.hypervisor.balloons)
-        memory = MemoryController(config, node.store, guests=guests)
+        throttle = Throttle()
+        stack.enter_context(throttle.kept(config.node.run_dir / "throttle.lock"))
+        memory = MemoryController(config, node.store, guests=guests, throttle=throttle)
         scans = stack.enter_context(IdleScans(config.node.run_dir, lambda: memory.mode != "off"))
         memory.idle = scans.idle
         operations = NodeOperations(node, memory, _source(config, joined, stop, stack) if joined else None)

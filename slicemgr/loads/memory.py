@@ -12,8 +12,9 @@
     memory.py hold BYTES SECONDS                anonymous memory, which grows in the first quarter of the time: bytes
     memory.py lock BYTES SECONDS                the same, and the kernel cannot move it to swap
 
-RATE: bytes per second. PHASE: SECONDS BYTES, how much it uses for how long; 0: it does nothing. PAUSE: for how many times as long as it reads it pauses, so that
-the speed depends on memory, and hardly on who else uses the processor; 4 if it is omitted.
+RATE: bytes per second. PHASE: SECONDS BYTES, how much it uses for how long; 0: it does nothing. PAUSE: for how many
+times as long as it reads it pauses, so that the speed depends on memory, and hardly on who else uses the processor; 4
+if it is omitted.
 
 With `ready` before these words, the program writes the line `"ready"` when it could begin, begins with the next line
 that it reads, and writes its numbers line by line, so that they are known if it is killed: the time, then a list for

@@ -10,6 +10,11 @@ What is available is mostly page cache, and a kernel that takes it spares no gua
 guaranteed, what is beyond guarantees is taken already before nothing is free: idle or not, and without a limit of the
 rate, because the kernel would take the same, of all slivers alike.
 
+What is taken of a sliver that wants ever more comes back at once, and processors and disks then serve that exchange. So
+while the node is short of memory, or will be in seconds, a sliver that has more than its share of what lies beyond
+guarantees, by weight, is throttled: it does not grow, and exchanges little of what it has. Only kernels of v2 can do
+that.
+
 While there is time, idle memory is taken slowly as soon as little is free, so that a program that wants memory gets it
 without a search; not if most of what could be taken is the node's own page cache. A sliver that wants back a good part
 of what it lost, or waits at all (TMO, ASPLOS 2022, takes memory until a program waits for 0.1 % of the time), is left
@@ -26,7 +31,9 @@ from dataclasses import dataclass, field, replace
 
 LOW, HIGH = 0.06, 0.10  # parts of the node's memory that are available when taking begins and when it ends
 FREE_LOW, FREE_HIGH = 0.03, 0.06  # the same of free memory, where something is guaranteed
-AHEAD = 1.0  # seconds for which free memory is expected to fall as it did
+AHEAD = 1.0  # seconds for which free and available memory are expected to fall as they did
+THROTTLED_AHEAD = 3.0  # the same for who is throttled, since what has grown meanwhile must be taken
+EXCHANGE = 0.02  # the part of what a throttled sliver holds that it can exchange in a second
 URGENT = 0.03  # of the node's memory: with less available, what is not idle is taken, too
 RATES = {False: 0.02, True: 0.20}  # the part of what a sliver holds that is taken in a second, slowly and fast
 QUIET = 15.0  # seconds for which a sliver that reads back what it lost is left alone
@@ -61,8 +68,9 @@ class Holding:
 @dataclass(frozen=True, slots=True)
 class Node:
     """total: the memory that the node has now. available: what programs could get without a loss for any other. free:
-    the part of that which holds nothing; None: it is not known. falling: what is lost of it in a second. spares:
-    whether the kernel spares guarantees, so that no memory need be free. slow: whether idle memory is taken slowly.
+    the part of that which holds nothing; None: it is not known. falling, sinking: what is lost of free and of available
+    memory in a second. spares: whether the kernel spares guarantees, so that no memory need be free. slow: whether idle
+    memory is taken slowly.
     """
 
     total: int
@@ -71,11 +79,20 @@ class Node:
     falling: float = 0.0
     spares: bool = False
     slow: bool = False
+    sinking: float = 0.0
 
     @property
     def soon_free(self) -> float:
         """The free memory of the next moment, on which the node acts: it cannot act faster than memory is used."""
         return math.inf if self.free is None or self.spares else self.free - AHEAD * max(0.0, self.falling)
+
+    @property
+    def soon_available(self) -> int:
+        """The same of available memory."""
+        return self.available_in(AHEAD)
+
+    def available_in(self, seconds: float) -> int:
+        return self.available - int(seconds * max(0.0, self.sinking))
 
     def has_little_unused(self, *, before: bool) -> bool:
         """Whether idle memory is to be taken slowly. before: whether it was in the last step."""
@@ -89,7 +106,7 @@ class State:
     left alone, seconds of the clock of `now`. taken: bytes that each sliver lost in the last step. full: whether idle
     memory is being taken so that some is free. slow: whether that is done slowly, because there is time: again when the
     clock of `now` has this value; `taken` is then of the last time, and read, waited: bytes that slivers have read back
-    since, and seconds for which they have waited. at: when this step was, by that clock.
+    since, and seconds for which they have waited. at: when this step was, by that clock. most: as in `Targets`.
     """
 
     short: bool = False
@@ -101,6 +118,7 @@ class State:
     read: Mapping[str, int] = field(default_factory=dict)
     waited: Mapping[str, float] = field(default_factory=dict)
     at: float = -math.inf
+    most: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def takes(self) -> bool:
@@ -111,12 +129,16 @@ class State:
 @dataclass(frozen=True, slots=True)
 class Targets:
     """take: bytes to take from slivers. guarantees: what is guaranteed to each, which is less than was promised if the
-    node does not have it. needed: bytes that the node lacks; more than the sum of `take` if that is not enough.
+    node does not have it. needed: bytes that the node lacks; more than the sum of `take` if that is not enough. most:
+    bytes that each may hold while the node is short of memory or soon will be; empty if it is not. exchange: bytes to
+    take from slivers that hold as much as they may and wait for more, so that they go on.
     """
 
     take: Mapping[str, int]
     guarantees: Mapping[str, int]
     needed: int = 0
+    most: Mapping[str, int] = field(default_factory=dict)
+    exchange: Mapping[str, int] = field(default_factory=dict)
 
 
 def step(before: State, node: Node, holdings: Sequence[Holding], now: float, elapsed: float) -> tuple[State, Targets]:
@@ -124,17 +146,20 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
     quiet = _quiet(before, holdings, now, elapsed)
     has = node.available + sum(one.charged for one in holdings)
     guarantees = guaranteed(holdings, has - int(URGENT * node.total))
-    short = node.available < (HIGH if before.short else LOW) * node.total
+    available = node.soon_available
+    short = available < (HIGH if before.short else LOW) * node.total
     full = node.soon_free < (FREE_HIGH if before.full else FREE_LOW) * node.total
     full = full and any(one.guarantee for one in holdings)
+    tight = node.available_in(THROTTLED_AHEAD) < (HIGH if before.most else LOW) * node.total
+    allowed = _allowed(before, node, holdings, guarantees) if short or tight else {}
     if not short and not full:
-        if not node.has_little_unused(before=before.slow):
-            return State(quiet=quiet, at=now), Targets({}, guarantees)
-        return _slowly(replace(before, quiet=quiet), node, holdings, guarantees, now)
-    needed = max(0, math.ceil(HIGH * node.total) - node.available) if short else 0
+        if allowed or not node.has_little_unused(before=before.slow):
+            return State(quiet=quiet, at=now, most=allowed), Targets({}, guarantees, most=allowed)
+        return _slowly(replace(before, quiet=quiet, most={}), node, holdings, guarantees, now)
+    needed = max(0, math.ceil(HIGH * node.total) - available) if short else 0
     if full:
         needed = max(needed, math.ceil(FREE_HIGH * node.total - node.soon_free))
-    fast, urgent = node.available < LOW * node.total, full or node.available < URGENT * node.total
+    fast, urgent = available < LOW * node.total, full or available < URGENT * node.total
     most = {one.id: int(one.charged * (1.0 if full else min(1.0, RATES[fast] * elapsed))) for one in holdings}
     beyond = {one.id: _beyond(one, guarantees) for one in holdings}
     weights = {one.id: one.weight for one in holdings}
@@ -146,7 +171,12 @@ def step(before: State, node: Node, holdings: Sequence[Holding], now: float, ela
         rest = {name: max(0, min(beyond[name], most[name]) - take[name]) for name in beyond}
         take = {name: take[name] + more for name, more in _share(left, rest, weights).items()}
     take = {name: amount for name, amount in take.items() if amount}
-    return State(short, quiet, take, full, at=now), Targets(take, guarantees, needed)
+    exchange = {
+        one.id: min(beyond[one.id], int(EXCHANGE * elapsed * one.charged))
+        for one in holdings
+        if one.waited and one.id in allowed and one.id not in take and one.charged >= allowed[one.id]
+    }
+    return State(short, quiet, take, full, at=now, most=allowed), Targets(take, guarantees, needed, allowed, exchange)
 
 
 def _slowly(
@@ -167,6 +197,18 @@ def _slowly(
     needed = math.ceil(UNUSED_HIGH * node.total) - free
     take = {name: n for name, n in _share(needed, most, {one.id: one.weight for one in holdings}).items() if n}
     return State(quiet=quiet, taken=take, slow=True, again=now + SLOW_EVERY, at=now), Targets(take, guarantees, needed)
+
+
+def _allowed(before: State, node: Node, holdings: Sequence[Holding], guarantees: Mapping[str, int]) -> dict[str, int]:
+    """What each may hold: its guarantee and its share, or the least that it held since the node is short, if more."""
+    beyond = {one.id: max(0, one.charged - guarantees[one.id]) for one in holdings}
+    pool = sum(beyond.values()) + max(0, node.available - int(URGENT * node.total))
+    weights = sum(one.weight for one in holdings)
+    found = {}
+    for one in holdings:
+        share = guarantees[one.id] + pool * one.weight // weights
+        found[one.id] = max(share, min(one.charged, before.most.get(one.id, one.charged)))
+    return found
 
 
 def _beyond(one: Holding, guarantees: Mapping[str, int]) -> int:

@@ -48,7 +48,7 @@ def memory(balloons: Balloons) -> int:
 
 def noted(balloons: Balloons) -> dict[str, int]:
     assert balloons._keeper is not None
-    return dict(balloons._keeper._sizes)
+    return dict(balloons._keeper._noted)
 
 
 def test_a_balloon_is_lowered_only_while_the_program_keeps_its_size(balloons: Balloons) -> None:
@@ -66,7 +66,7 @@ def test_without_the_program_no_balloon_is_lowered(hypervisor: Hypervisor, tmp_p
     with hypervisor.balloons.kept(tmp_path / "lock"):
         assert hypervisor.balloons._keeper is not None
         hypervisor.balloons._keeper._words = ("false",)
-        with pytest.raises(Failed, match="no program would give"):
+        with pytest.raises(Failed, match="false does not run"):
             hypervisor.balloons.set(SLIVER, PID, FULL // 2, FULL)
     assert memory(hypervisor.balloons) == FULL
 
@@ -116,7 +116,7 @@ def test_the_next_agent_waits_for_the_program_of_the_last(
 ) -> None:
     with subprocess.Popen([KEEPER, tmp_path / "lock", "test:///default"], stdin=-1, stdout=-1) as program:
         assert program.stdout is not None and program.stdout.readline() == b"ready\n"
-        monkeypatch.setattr("slicemgr.drivers.libvirt.balloons._ENDS", 0.2)
+        monkeypatch.setattr("slicemgr.drivers.keeper.ENDS", 0.2)
         with (
             pytest.raises(Failed, match="of an earlier agent does not end"),
             hypervisor.balloons.kept(tmp_path / "lock"),

@@ -375,7 +375,7 @@ def test_slivers_are_compared_with_themselves_beside_the_further_sliver() -> Non
     assert one.kept("low") == pytest.approx(0.95) and one.of_alone("high") == pytest.approx(0.9)
     assert one.back("low") == 0 and set(one.hog) == {5.0} and (one.begin, one.end) == (2 * SECONDS, 4 * SECONDS)
     content = report.content(result({**data, "alone": SECONDS}))
-    assert [mark.label for mark in content.plots[0].marks][0] == "the further sliver works"
+    assert next(mark.label for mark in content.plots[0].marks) == "the further sliver works"
     (old,) = repetitions.measured(result(step(1, "controller", (1, 1))))
     assert old.of_alone("low") is None and (old.begin, old.end) == (SECONDS, 3 * SECONDS)
 

@@ -43,6 +43,7 @@ class Controller(MemoryController):
 def host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes to control groups or mounts of the host."""
     monkeypatch.setattr(memory_groups, "protect", lambda wanted: None)
+    monkeypatch.setattr(memory_groups, "take_first", lambda wanted: None)
     monkeypatch.setattr(memory_groups, "reach_inner_groups", lambda: False)
 
 
@@ -123,6 +124,29 @@ def test_the_kernel_spares_guarantees_until_there_are_none(
     for now in range(60, 80):
         controller.step(float(now))
     assert spared[3:] == [{"/7": 5}, {"/7": 0}]
+
+
+def test_a_kernel_of_v1_takes_first_what_is_beyond_guarantees(
+    controller: Controller, spared: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if the controller takes memory at all. At first the usual value, which an earlier agent may have changed."""
+    monkeypatch.setattr(cgroup, "version", lambda: "v1")
+    softened: list[int] = []
+    monkeypatch.setattr(memory_groups, "take_first", lambda wanted: softened.extend(wanted.values()))
+    controller.service.create("exp")
+    with controller.store.write() as c:
+        values = {"id": "exp-0", "memory_guarantee": 5, "memory_soft": 9, "node": controller.config.node.name}
+        c.execute(t.slivers.update().values(**values))
+    for now, mode, soft in ((0.0, "observe", [9]), (10.0, "observe", []), (20.0, "on", [5]), (30.0, "off", [9])):
+        softened.clear()
+        controller.mode = mode
+        controller.step(now)
+        assert softened == soft, mode
+    with controller.store.write() as c:
+        c.execute(t.slivers.update().values(memory_guarantee=0, memory_soft=None))
+    controller._protects = True
+    controller.step(40.0)
+    assert softened == [9, memory_groups.UNLIMITED] and spared == []
 
 
 def test_the_kernel_never_spares_more_than_the_node_has(

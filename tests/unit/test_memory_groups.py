@@ -76,7 +76,7 @@ def test_a_group_that_has_ended_is_left_out(mount: Path) -> None:
 def test_a_group_gets_room_in_swap_while_memory_is_taken_of_it(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "version", lambda: "v2")
     one, written = made(mount, "one"), list[str]()
-    for name, text in (("current", "9000000\n"), ("swap.max", "0\n"), ("swap.current", "4096\n"), ("reclaim", "")):
+    for name, text in (("current", "9000000\n"), ("swap.max", "4096\n"), ("swap.current", "4096\n"), ("reclaim", "")):
         (one / f"memory.{name}").write_text(text)
 
     def seen(path: str | Path) -> bytes:
@@ -85,10 +85,19 @@ def test_a_group_gets_room_in_swap_while_memory_is_taken_of_it(mount: Path, monk
 
     monkeypatch.setattr(memory_groups, "read_file", seen)
     gone = Take(mount / "machine.slice" / "gone.scope", 5 * MIB, 8 * MIB)
-    assert memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB), "gone": gone}) == {"one": 0}
+    assert memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB), "gone": gone}) == {"one": 5 * MIB}
     assert str(5 * MIB + 4096) in written, "while it is taken"
-    assert (one / "memory.reclaim").read_text() == str(5 * MIB)
-    assert (one / "memory.swap.max").read_text() == "4096\n", "afterwards it has no room for more"
+    assert (one / "memory.reclaim").read_text() == str(MIB), "the last part"
+    assert (one / "memory.swap.max").read_text() == "4096", "afterwards it has no room for more"
+
+
+def test_the_soft_limit_of_a_group_is_written_if_it_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, most = tmp_path / "memory.soft_limit_in_bytes", (1 << 63) - 4096
+    file.write_text(f"{most}\n")
+    memory_groups.take_first({tmp_path: 5 * MIB + 7, tmp_path / "gone": 0})
+    assert file.read_text() == str(5 * MIB)
+    monkeypatch.setattr(Path, "write_text", lambda *_: pytest.fail("it is written again"))
+    memory_groups.take_first({tmp_path: 5 * MIB})
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -99,6 +108,55 @@ def test_memory_of_programs_can_be_taken_only_with_swap(tmp_path: Path, version:
     (tmp_path / f"memory.{usage}").write_text("20\n")
     assert memory_groups.held(tmp_path, version, swap=False) == Held(20, 4, 0, 12, {"file": (4, 12)})
     assert memory_groups.held(tmp_path, version, swap=True) == Held(20, 5, 0, 15, {"file": (4, 12), "anon": (1, 3)})
+
+
+def test_what_is_on_its_way_to_swap_is_taken(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says that it took less. Afterwards the group has no room in swap, or a lower limit, or none."""
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    one, write = made(mount, "one"), Path.write_text
+    for name, text in (("current", "90000000"), ("swap.max", str(3 * MIB)), ("swap.current", str(MIB))):
+        (one / f"memory.{name}").write_text(text)
+
+    def reclaim(path: Path, text: str) -> int:
+        if path.name != "memory.reclaim":
+            return write(path, text)
+        swapped = one / "memory.swap.current"
+        write(swapped, str(int(swapped.read_text()) + int(text) // 2))
+        raise BlockingIOError
+
+    monkeypatch.setattr(Path, "write_text", reclaim)
+    taken = memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB)})["one"]
+    assert 4 * MIB < taken < 5 * MIB and (one / "memory.swap.max").read_text() == str(MIB + taken)
+    write(one / "memory.swap.max", "0\n")
+    assert memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB)}) != {}
+    assert (one / "memory.swap.max").read_text() == "0"
+    write(one / "memory.swap.max", "max\n")
+    assert memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB)}) != {}
+    assert (one / "memory.swap.max").read_text() == "max\n"
+
+
+def test_a_group_that_gives_less_is_asked_no_further(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel then tries for long. In the control it gives all, until there is no time left."""
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    one, asked, gives = made(mount, "one"), list[str](), True
+    (one / "memory.current").write_text("9000000")
+    write = Path.write_text
+
+    def reclaim(path: Path, text: str) -> int:
+        if path.name == "memory.reclaim":
+            asked.append(text)
+            if not gives:
+                raise BlockingIOError
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", reclaim)
+    assert memory_groups.take({"one": Take(one, 9 * MIB, 9 * MIB)}) == {"one": 9 * MIB}
+    assert asked == [str(4 * MIB), str(4 * MIB), str(MIB)]
+    gives = False
+    assert memory_groups.take({"one": Take(one, 9 * MIB, 9 * MIB)}) == {"one": 0}
+    assert len(asked) == 4
+    monkeypatch.setattr(memory_groups, "_STEP", 0.0)
+    assert memory_groups.take({"one": Take(one, 9 * MIB, 9 * MIB)}) == {}
 
 
 @pytest.mark.parametrize(("version", "waited"), [("v2", 1234), ("v1", None)])

@@ -21,14 +21,15 @@ URGENT = Node(TOTAL, int(0.01 * TOTAL))
 
 HOLDINGS = st.lists(
     st.builds(
-        lambda guarantee, weight, charged, idle, reread: Holding(
-            "", guarantee * MIB, weight, charged * MIB, min(charged, idle) * MIB, reread * MIB
+        lambda guarantee, weight, charged, idle, reread, waited: Holding(
+            "", guarantee * MIB, weight, charged * MIB, min(charged, idle) * MIB, reread * MIB, waited=waited
         ),
         st.integers(0, 2000),
         st.sampled_from([1, 50, 100, 200, 10_000]),
         st.integers(0, 4000),
         st.integers(0, 4000),
         st.sampled_from([0, 0, 0, 1, 100]),
+        st.sampled_from([0.0, 0.0, 0.2]),
     ),
     max_size=8,
 ).map(lambda found: [replace(one, id=str(number)) for number, one in enumerate(found)])
@@ -183,6 +184,53 @@ def test_who_reads_back_what_it_lost_is_left_alone_for_a_while() -> None:
     assert set(targets.take) == {"a", "b"}
 
 
+@given(STATES, NODES, HOLDINGS)
+def test_who_is_throttled_has_its_guarantee_and_more_than_its_share(
+    before: State, node: Node, holdings: list[Holding]
+) -> None:
+    after, targets = memory.step(before, node, holdings, 1.0, 0.25)
+    assert targets.most == after.most and set(targets.most) == ({one.id for one in holdings} if after.short else set())
+    beyond = sum(max(0, one.charged - targets.guarantees[one.id]) for one in holdings)
+    for one in holdings:
+        exchanged = targets.exchange.get(one.id, 0)
+        assert not exchanged or (after.short and one.charged - exchanged >= targets.guarantees[one.id])
+    for one in holdings if after.short else []:
+        assert targets.most[one.id] >= targets.guarantees[one.id]
+        share = one.weight / sum(each.weight for each in holdings) * (beyond + node.available)
+        if targets.most[one.id] > one.charged:
+            assert targets.most[one.id] <= targets.guarantees[one.id] + share + 1, "it may grow to its share"
+
+
+def test_a_sliver_beyond_its_share_cannot_grow_again_while_memory_is_short() -> None:
+    """Nor is one stopped that is within its guarantee, or has less than its share of the rest."""
+    node = Node(TOTAL, int(0.05 * TOTAL))
+    hog, promised, small = (
+        Holding("hog", 0, 100, 10 * GIB, 0),
+        Holding("promised", 2 * GIB, 100, GIB, 0),
+        Holding("small", 0, 100, GIB, 0),
+    )
+    state, targets = memory.step(State(), node, [hog, promised, small], 0, 0.25)
+    assert targets.most["hog"] == hog.charged
+    assert targets.most["promised"] > 3 * GIB and targets.most["small"] > 3 * GIB
+    state, targets = memory.step(state, node, [replace(hog, charged=9 * GIB), promised, small], 1, 0.25)
+    assert targets.most["hog"] == 9 * GIB, "what was taken does not come back"
+    state, targets = memory.step(state, node, [hog, promised, small], 2, 0.25)
+    assert targets.most["hog"] == 9 * GIB
+    state, targets = memory.step(state, Node(TOTAL, int(0.11 * TOTAL)), [hog, promised, small], 3, 0.25)
+    assert targets.most == {} and state.most == {}, "it may grow when memory is not short"
+
+
+def test_a_throttled_sliver_that_waits_goes_on_slowly() -> None:
+    """In the controls it does not wait, has less than it may, or memory is not short."""
+    node, hog = Node(TOTAL, int(0.07 * TOTAL)), Holding("hog", GIB, 100, 10 * GIB, 0, waited=0.1)
+    others = [Holding("other", 2 * GIB, 100, GIB, 0, waited=0.1)]
+    before = State(short=True, most={"hog": 9 * GIB})
+    found = memory.step(before, node, [hog, *others], 0, 0.25)[1]
+    assert found.exchange == {"hog": int(memory.EXCHANGE * 0.25 * 10 * GIB)} and found.take == {}
+    for state, one in ((before, replace(hog, waited=0.0)), (before, replace(hog, charged=GIB)), (State(), hog)):
+        assert memory.step(state, node, [one, *others], 0, 0.25)[1].exchange == {}
+
+
 def test_who_waits_for_memory_after_it_lost_some_is_left_alone_for_a_while() -> None:
     """In the controls it lost nothing, so it waits at its own limit, or waits for too short a time."""
     first = [Holding("a", 0, 100, 4 * GIB, GIB), Holding("b", 0, 100, 4 * GIB, GIB)]
@@ -272,6 +320,21 @@ def test_memory_that_falls_fast_is_taken_earlier() -> None:
     assert targets.needed == 0
     _, targets = memory.step(State(), replace(enough, falling=0.08 * TOTAL), holdings, 0, 0.25)
     assert targets.take == {"idle": pytest.approx(0.04 * TOTAL, abs=2)}
+
+
+def test_available_memory_that_falls_fast_is_short_earlier() -> None:
+    """So that who would grow is throttled before the kernel takes memory. In the controls, it falls slowly or rises."""
+    holdings = [Holding("idle", 0, 100, 4 * GIB, 2 * GIB)]
+    for sinking, takes in ((0.15 * TOTAL, True), (0.13 * TOTAL, False), (-0.5 * TOTAL, False)):
+        node = Node(TOTAL, int(0.2 * TOTAL), sinking=sinking)
+        state, targets = memory.step(State(), node, holdings, 0, 0.25)
+        assert state.short is takes and bool(targets.take) is takes
+    for sinking, throttles in ((0.05 * TOTAL, True), (0.04 * TOTAL, False), (-0.5 * TOTAL, False)):
+        node = Node(TOTAL, int(0.2 * TOTAL), sinking=sinking)
+        state, targets = memory.step(State(), node, holdings, 0, 0.25)
+        assert bool(targets.most) is throttles and not state.short and not targets.take, "and earlier throttled"
+    state, targets = memory.step(state, Node(TOTAL, int(0.2 * TOTAL), sinking=0.01 * TOTAL), holdings, 1, 0.25)
+    assert targets.most == {}
 
 
 UNUSED = Node(TOTAL, int(0.14 * TOTAL), int(0.08 * TOTAL), spares=True, slow=True)  # the rest is page cache

@@ -40,6 +40,21 @@ def test_users_learn_what_was_taken_of_their_slice_once_an_hour() -> None:
     assert learned({}, 9000.0) == []
 
 
+def test_users_learn_that_a_sliver_could_not_grow() -> None:
+    takings, promises = Takings(), [promise(0), promise(1), promise(2)]
+    takings.stop({promises[1].id, promises[2].id})
+    takings.add(SHORT, CALM, {promises[0].id: 3 * MIB, promises[1].id: 5 * MIB}, 0.0)
+    [one] = takings.of_slices(CALM, promises, 0.0)
+    assert one.detail == (
+        "memory was short, and sliver 1, sliver 2 could not grow beyond the guarantee; "
+        "the node took what is beyond guarantees: 3 MiB of sliver 0, 5 MiB of sliver 1"
+    )
+    takings.stop({promises[1].id})
+    [one] = takings.of_slices(CALM, promises, 4000.0)
+    assert one.detail == "memory was short, and sliver 1 could not grow beyond the guarantee"
+    assert takings.of_slices(CALM, promises, 8000.0) == []
+
+
 def test_users_learn_of_it_when_it_ends_or_while_it_goes_on_for_long() -> None:
     takings, before, found = Takings(), CALM, []
     for now, after, amount in ((1.0, FULL, 1), (2.0, FULL, 2), (3601.0, FULL, 0), (3602.0, FULL, 4), (7300.0, CALM, 0)):

@@ -1,9 +1,9 @@
 """Take memory from slivers beyond their guarantees when the node runs short; see policy/memory.py.
 
 With `memory.controller = "observe"`, it only reports what it would take. Nothing that it does outlasts it: v2 takes
-memory without a limit, and on v1 a lowered limit is set again in the same step, and again when the agent starts. From
-virtual machines, memory is taken by their balloons (`guest_memory`). On v2 the kernel spares what is guaranteed
-(`memory.min`), so no memory need be kept free.
+memory without a limit, and a program ends what is throttled; on v1 a lowered limit is set again in the same step; and
+all is set again when the agent starts. From virtual machines, memory is taken by their balloons (`guest_memory`). On v2
+the kernel spares what is guaranteed (`memory.min`), so no memory need be kept free.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from slicemgr.agent.chores.takings import Takings
 from slicemgr.config import Config
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
-from slicemgr.drivers.kernel.memory_groups import Held, Take
+from slicemgr.drivers.kernel.memory_groups import UNLIMITED, Held, Take
+from slicemgr.drivers.kernel.throttle import Throttle, Throttled
 from slicemgr.errors import Failed
 from slicemgr.model import SliverType
 from slicemgr.policy import memory
@@ -34,7 +36,9 @@ log = logging.getLogger(__name__)
 _INTERVAL = 0.25  # seconds
 _WATCH = 2.0  # groups are read while less than this multiple of the higher mark is available
 _RECENT = 5.0  # seconds: from an older measurement, it is not known how fast memory is used
+_WINDOW = 1.0  # seconds in which it is measured how fast available memory falls
 _LOOK = 5.0  # seconds between two looks whether anything is guaranteed
+_NEAR = 2 << 20  # bytes by which a sliver that cannot grow may have less than the most
 _COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
 
 
@@ -49,9 +53,9 @@ class _Group:
 class MemoryController:
     """Four steps a second. measure: the memory of the node. mode: as `memory.controller`; a measurement changes it.
 
-    idle: the idle bytes of a group. guests: the memory of virtual machines; None: nothing is taken of them. spent:
-    seconds of processor time of this thread. Many groups are read less often, so that it costs no more than 1 % of a
-    processor, except while the node is below the lower mark.
+    idle: the idle bytes of a group. guests: the memory of virtual machines; None: nothing is taken of them. throttle:
+    of containers (v2). spent: seconds of processor time of this thread. Many groups are read less often, so that it
+    costs no more than 1 % of a processor, except while the node is below the lower mark.
     """
 
     config: Config
@@ -61,6 +65,7 @@ class MemoryController:
     mode: str = ""
     idle: Callable[[Path, Held], int] = lambda _, held: held.idle
     guests: GuestMemory | None = None
+    throttle: Throttle = field(default_factory=Throttle)
     _state: State = field(default_factory=State)
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
@@ -74,10 +79,11 @@ class MemoryController:
     taking: float = 0.0  # the same of taking: with v2 the kernel itself works in this thread
     _freed: int = 0  # bytes that were taken
     _measured: tuple[int, float, int] = (0, -math.inf, 0)  # free memory, when, and what was taken until then
+    _available: deque[tuple[float, int]] = field(default_factory=deque)  # when, and how much
     _promised: bool = False  # whether anything is guaranteed
     _asked_at: float = -math.inf  # when that was last looked up
     _reduced: Mapping[str, int] = field(default_factory=dict)  # what is left of guarantees that the node does not have
-    _protects: bool = True  # whether the kernel may spare a guarantee (v2), at first for an earlier agent
+    _protects: bool = True  # whether the kernel may know guarantees, at first from an earlier agent
     _protected_at: float = -math.inf
     _remounts: bool = True
 
@@ -103,11 +109,12 @@ class MemoryController:
 
     def step(self, now: float) -> Targets | None:
         """One step; None while no groups are read, or on hold. now: of a monotonic clock. Raises OSError."""
-        if cgroup.version() == "v2" and now - self._protected_at > _LOOK:
+        if now - self._protected_at > _LOOK:
             self._protected_at = now
             self._protect()
         if self.mode == "off":
             self._state, self._last = State(), None
+            self.throttle.set({})
             self._watch_guests(near=False)
             return None
         measured = self.measure()
@@ -116,7 +123,7 @@ class MemoryController:
         if not self._settled and (groups := self._groups(swap=swap)) is not None:
             self._restore(groups)
             self._settled = True
-        self._watch_guests(near=self._state.short or node.available <= _WATCH * memory.HIGH * node.total)
+        self._watch_guests(near=self._state.short or node.soon_available <= _WATCH * memory.HIGH * node.total)
         if self._is_calm(node, now):
             self._last = None
             if not node.has_little_unused(before=self._state.slow):
@@ -125,11 +132,13 @@ class MemoryController:
             if now < self._state.again:
                 return None
         available, total = node.available, node.total
-        hurries = available < memory.LOW * total or (self._state.short and available >= memory.HIGH * total)
+        low, high = memory.LOW * total, memory.HIGH * total
+        hurries = node.soon_available < low or (self._state.short and available >= high)
         if now < self._rest and not hurries:
             return None
         groups = groups or self._groups(swap=swap)
         if groups is None:
+            self.throttle.set({})
             return None
         holdings = [self._holding(one, now) for one in groups.values()]
         elapsed = _INTERVAL if self._last is None else now - self._last
@@ -138,6 +147,8 @@ class MemoryController:
         self._reduce(targets, [one.promise for one in groups.values()])
         self._before = {name: one.held for name, one in groups.items()}
         decided = self.spent()
+        # What is taken must not come back meanwhile.
+        self._throttle(groups, targets, {one.id: one.waited for one in holdings})
         taken = self._take(groups, targets)
         taking = self.spent() - decided
         self._tell(before, targets, taken, available, [one.promise for one in groups.values()], now)
@@ -149,16 +160,26 @@ class MemoryController:
         return targets
 
     def _node(self, measured: Memory, now: float) -> Node:
-        """The node for the policy. How fast free memory falls is measured without what was taken meanwhile."""
+        """The node for the policy. How fast free memory falls is measured without what was taken meanwhile.
+
+        How fast available memory falls is that of a second, since a program that starts takes some at once.
+        """
         free, at, freed = self._measured
         self._measured = measured.free, now, self._freed
         falling = (free + self._freed - freed - measured.free) / (now - at) if 0 < now - at < _RECENT else 0.0
+        while self._available and now - self._available[0][0] > _WINDOW:
+            self._available.popleft()
+        self._available.append((now, measured.available))
+        since, first = self._available[0]
+        sinking = (first - measured.available) / _WINDOW if now > since else 0.0
         spares, slow = cgroup.version() == "v2", self.mode == "on"
-        return Node(measured.total, measured.available, measured.free, falling, spares=spares, slow=slow)
+        known = (measured.total, measured.available, measured.free, falling)
+        return Node(*known, spares=spares, slow=slow, sinking=sinking)
 
     def _is_calm(self, node: Node, now: float) -> bool:
         """Whether no groups need be read. While little is free, what is guaranteed is looked up at times."""
-        if self._state.short or self._state.full or node.available <= _WATCH * memory.HIGH * node.total:
+        watched = node.available_in(memory.THROTTLED_AHEAD) <= _WATCH * memory.HIGH * node.total
+        if self._state.takes or self._state.most or watched:
             return False
         if node.soon_free > _WATCH * memory.FREE_HIGH * node.total:
             return True
@@ -169,18 +190,27 @@ class MemoryController:
         return not self._promised
 
     def _protect(self) -> None:
-        """Have the kernel spare guarantees (v2). This is repeated, since systemd writes its own values at a reload."""
+        """Have the kernel spare guarantees (v2), or take first what is beyond (v1).
+
+        This is repeated, since systemd writes its own values at a reload.
+        """
+        unified = cgroup.version() == "v2"
         with self.store.read() as c:
-            guaranteed = self.mode != "off" and memory_promises.any_of_node(c, self.config.node.name)
+            wanted = self.mode != "off" if unified else self.mode == "on"
+            guaranteed = wanted and memory_promises.any_of_node(c, self.config.node.name)
         if not guaranteed and not self._protects:
             return
         running = self._running()
         if running is None:
             return
         left = {one.id: self._reduced.get(one.id, one.guarantee) for one, _ in running}
-        memory_groups.protect({directory: left[one.id] if guaranteed else 0 for one, directory in running})
+        if unified:
+            memory_groups.protect({directory: left[one.id] if guaranteed else 0 for one, directory in running})
+        else:
+            soft = {one: min(left[one.id], _usual(one)) if guaranteed else _usual(one) for one, _ in running}
+            memory_groups.take_first({directory: soft[one] for one, directory in running})
         self._protects = guaranteed
-        if guaranteed and self._remounts:
+        if unified and guaranteed and self._remounts:
             self._reach_inner_groups()
 
     def _reduce(self, targets: Targets, promises: Sequence[Promise]) -> None:
@@ -255,7 +285,7 @@ class MemoryController:
             return dict(targets.take)
         wanted = {
             name: Take(groups[name].directory, amount, limit)
-            for name, amount in targets.take.items()
+            for name, amount in {**targets.exchange, **targets.take}.items()
             if groups[name].promise.type == SliverType.LXC
             and (limit := memory_groups.limit(groups[name].directory)) is not None
         }
@@ -263,12 +293,28 @@ class MemoryController:
             taken = memory_groups.take(wanted)
         finally:
             self._restore({name: groups[name] for name in wanted})
+        taken = {name: amount for name, amount in taken.items() if name in targets.take}
         taken |= self._take_of_guests(groups, targets)
         for name, amount in taken.items():
             pid = self._directories[name][0]
             known, before = self.reclaimed.get(name, (pid, 0))
             self.reclaimed[name] = (pid, amount + (before if known == pid else 0))
         return taken
+
+    def _throttle(self, groups: Mapping[str, _Group], targets: Targets, waited: Mapping[str, float]) -> None:
+        """Throttle containers, or none any more (v2). Machines are not: QEMU would not answer either.
+
+        waited: as in `Holding`.
+        """
+        wanted = {}
+        if self.mode == "on" and cgroup.version() == "v2":
+            for name, most in targets.most.items():
+                one = groups[name]
+                if one.promise.type == SliverType.LXC:
+                    wanted[one.directory] = Throttled(most, _usual(one.promise))
+        self.throttle.set(wanted)
+        near = (name for name, most in targets.most.items() if groups[name].held.charged >= most - _NEAR)
+        self._takings.stop(name for name in near if groups[name].directory in wanted and waited[name] > 0)
 
     def _take_of_guests(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
         """Ask machines for memory, which comes later; the bytes that have come since the last time.
@@ -283,8 +329,11 @@ class MemoryController:
         return {name: amount for name, amount in self.guests.taken().items() if name in groups}
 
     def _restore(self, groups: Mapping[str, _Group]) -> None:
-        """Set limits that are lower than those of the rows (v1). A row may be newer: then its step sets it as well."""
+        """Set limits that are lower than those of the rows. A row may be newer: then its step sets it as well."""
         if cgroup.version() == "v2":
+            self.throttle.end_others(
+                {one.directory: _usual(one.promise) for one in groups.values() if one.promise.type == SliverType.LXC}
+            )
             return
         for one in groups.values():
             limit = memory_groups.limit(one.directory)
@@ -318,3 +367,8 @@ def holding_of_machine(promise: Promise, charged: int, idle: int) -> Holding:
     """A machine keeps what its guest could not give. idle: what it could."""
     idle = min(idle, charged)
     return Holding(promise.id, max(promise.guarantee, charged - idle), promise.weight, charged, idle, takeable=idle)
+
+
+def _usual(promise: Promise) -> int:
+    """The soft limit of a sliver, or its `memory.high`, while guarantees do not change it."""
+    return UNLIMITED if promise.soft is None else promise.soft

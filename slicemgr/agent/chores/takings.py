@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slicemgr import human
@@ -29,6 +29,7 @@ class Takings:
     node: str = ""
     _of_shortage: Counter[str] = field(default_factory=Counter)
     _of_users: Counter[str] = field(default_factory=Counter)
+    _stopped: set[str] = field(default_factory=set)  # slivers that could not grow, since the same
     _since: float = -math.inf  # when taking began, or users last learned of it
     _learned: dict[tuple[str, str], float] = field(default_factory=dict)  # when there was an event about a slice
 
@@ -40,6 +41,10 @@ class Takings:
             self._since = now
         for sums in (self._of_shortage, self._of_users):
             sums.update({name: amount for name, amount in taken.items() if amount})
+
+    def stop(self, slivers: Iterable[str]) -> None:
+        """Add slivers that wanted more memory while they could not grow."""
+        self._stopped.update(slivers)
 
     def of_node(self, before: State, after: State, needed: int, available: int, *, took: bool) -> list[EventSeen]:
         """An event when the node begins to be short, and one with the sum when it ends.
@@ -60,19 +65,30 @@ class Takings:
 
     def of_slices(self, after: State, promises: Sequence[Promise], now: float) -> list[EventSeen]:
         """For each slice an event when nothing is taken any more, or after an hour of taking; at most one an hour."""
-        if not self._of_users or (after.takes and now - self._since < _BETWEEN):
+        if not (self._of_users or self._stopped) or (after.takes and now - self._since < _BETWEEN):
             return []
         self._learned = {slice: at for slice, at in self._learned.items() if now - at < _BETWEEN}
-        parts = defaultdict[tuple[str, str], list[str]](list)
+        parts = defaultdict[tuple[str, str], tuple[list[str], list[str]]](lambda: ([], []))
         for one in promises:
             amount = self._of_users[one.id]
-            if one.slice and amount >= _LEAST and (one.project, one.slice) not in self._learned:
-                parts[one.project, one.slice].append(f"{human.size(amount)} of sliver {one.number}")
+            if not one.slice or (one.project, one.slice) in self._learned:
+                continue
+            if amount >= _LEAST:
+                parts[one.project, one.slice][0].append(f"{human.size(amount)} of sliver {one.number}")
+            if one.id in self._stopped:
+                parts[one.project, one.slice][1].append(f"sliver {one.number}")
         self._learned |= dict.fromkeys(parts, now)
         self._of_users.clear()
+        self._stopped.clear()
         self._since = now
-        text = "memory was short, and the node took what is beyond guarantees: "
         return [
-            EventSeen("agent", MEMORY_TAKEN, slice, text + ", ".join(found), project)
-            for (project, slice), found in parts.items()
+            EventSeen("agent", MEMORY_TAKEN, slice, _text(*found), project) for (project, slice), found in parts.items()
         ]
+
+
+def _text(taken: Sequence[str], stopped: Sequence[str]) -> str:
+    """taken: how much of whom. stopped: who could not grow."""
+    took = f"the node took what is beyond guarantees: {', '.join(taken)}" if taken else ""
+    return "memory was short, and " + "; ".join(
+        filter(None, (f"{', '.join(stopped)} could not grow beyond the guarantee" if stopped else "", took))
+    )

@@ -59,8 +59,8 @@ class MemoryParameters:
     """The parameters of a run.
 
     connect: makes a client. key: the line of the public key, and the content of the private key. seconds: alone, beside
-    the further sliver, and after the pressure, which lasts twice as long. rate: bytes per second that the further sliver uses. type, boot:
-    of the slivers. variants: the base first.
+    the further sliver, and after the pressure, which lasts twice as long. rate: bytes per second that the further
+    sliver uses. type, boot: of the slivers. variants: the base first.
     """
 
     connect: Callable[[], Client]
@@ -235,7 +235,7 @@ class Memory:
         seconds, rate = self._parameters.seconds, parse_size(self._parameters.rate, "--rate")
         little = (seconds, min(_LITTLE, place.size))
         phases = ((seconds, 0), little, (2 * seconds, place.size), little)
-        arguments = (setting.hog, rate, *chain.from_iterable(phases))
+        arguments: list[str | int] = [setting.hog, rate, *chain.from_iterable(phases)]
         longest = _PHASES * seconds + _SLACK
         return timed_load.start(HOG, place.words, "memory.py", arguments, ("each_second",), longest)
 

@@ -41,7 +41,7 @@ def _percent(name: str, default: int, help: str) -> Callable[[Command], Command]
     type=click.IntRange(5, 120),
     default=15,
     show_default=True,
-    help="Duration before the pressure, and after it; the pressure lasts twice as long.",
+    help="Duration alone, beside the further sliver, and after the pressure, which lasts twice as long.",
 )
 @click.option("--workload", default="file", show_default=True, metavar="NAME", help=WORKLOADS_HELP)
 @click.option(
@@ -80,8 +80,9 @@ def memory(
 ) -> None:
     """Measure what slivers keep of their speed when the node's memory runs short.
 
-    Two containers that were promised 10 and 20 percent of the node's memory use memory that fits into that. Then a
-    program takes memory on the node, and a further container, which was promised nothing, uses ever more.
+    Two containers that were promised 10 and 20 percent of the node's memory use memory that fits into that: alone, then
+    while a further container, which was promised nothing, works in little memory. Then a program takes memory on the
+    node, and the further container uses ever more at the same rate.
     `kernel`: only the kernel decides what is taken from whom. `guarantee`: it knows what is guaranteed, which takes
     control groups of version 2. `controller`: the memory controller works (`memory.controller = "on"`). `static`:
     each container is limited to its share. The node must have at most 16 GiB of memory, or run in a group with such

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,11 @@ from slicemgr.errors import Failed
 RECLAIM = PACKAGE / "libexec" / "sliver-reclaim"
 RECURSIVE = "memory_recursiveprot"
 _SPARED = "memory.min"  # kernels with several generations of pages take half of what `memory.low` should spare
+_SOFT = "memory.soft_limit_in_bytes"
+UNLIMITED = (1 << 63) - 1  # bytes that v2 shows as `max`
 _ALL = 1 << 62  # bytes, more than any machine has
+_PART = 4 << 20  # bytes that are taken at once (v2)
+_STEP = 0.5  # seconds after which no further part is taken in this step
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
 
@@ -95,11 +100,23 @@ def protect(wanted: Mapping[Path, int]) -> None:
     """
     above = {parent for group in wanted for parent in group.parents if MOUNT in parent.parents}
     for group, bytes_ in wanted.items():
-        with _unless_ended():
+        with unless_ended():
             _spare(group, bytes_)
     for group in sorted(above, key=lambda one: -len(one.parts)):
-        with _unless_ended():
+        with unless_ended():
             _spare(group, sum(_spared(one) for one in group.iterdir() if one.is_dir()))
+
+
+def take_first(wanted: Mapping[Path, int]) -> None:
+    """Have the kernel take first what groups have beyond so many bytes when the node is short of memory (v1).
+
+    It then still takes from all groups if that is not enough at once. Raises OSError.
+    """
+    for group, bytes_ in wanted.items():
+        with unless_ended():
+            bytes_ = min(bytes_, UNLIMITED) // mmap.PAGESIZE * mmap.PAGESIZE
+            if int(read_file(group / _SOFT)) != bytes_:
+                (group / _SOFT).write_text(str(bytes_))
 
 
 def reach_inner_groups() -> bool:
@@ -135,7 +152,7 @@ def _spared(group: Path) -> int:
 
 
 @contextmanager
-def _unless_ended() -> Iterator[None]:
+def unless_ended() -> Iterator[None]:
     """Leave out a group that has just ended."""
     try:
         yield
@@ -157,12 +174,12 @@ def swap_allowed(groups: Sequence[Path]) -> Iterator[None]:
     limits = [limit for group in groups if (limit := group / "memory.swap.max").exists()]
     try:
         for limit in limits:
-            with _unless_ended():
+            with unless_ended():
                 limit.write_text("max")
         yield
     finally:
         for limit in limits:
-            with _unless_ended():
+            with unless_ended():
                 limit.write_bytes(read_file(limit.with_name("memory.swap.current")))
 
 
@@ -172,32 +189,52 @@ def restore(group: Path, limit: int) -> None:
 
 
 def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
-    taken = {}
+    """In parts: the kernel takes all of a part, or what it can of it, however long that lasts."""
+    deadline, taken = time.monotonic() + _STEP, dict[str, int]()
     for name, one in wanted.items():
-        with _unless_ended():
-            before = int(read_file(one.group / "memory.current"))
-            with _room_in_swap(one), suppress(BlockingIOError):  # less than asked was taken
-                (one.group / "memory.reclaim").write_text(str(one.bytes))
-            taken[name] = max(0, before - int(read_file(one.group / "memory.current")))
+        with unless_ended(), _room_in_swap(one.group, one.bytes):
+            left = one.bytes
+            while left > 0 and time.monotonic() < deadline:
+                found = _take_part(one.group, min(_PART, left))
+                taken[name] = taken.get(name, 0) + found
+                left = left - found if found else 0
     return taken
 
 
+def _take_part(group: Path, part: int) -> int:
+    """What is on its way to swap counts as well: the kernel has it when it is written."""
+    before, there = int(read_file(group / "memory.current")), swapped(group)
+    try:
+        (group / "memory.reclaim").write_text(str(part))
+    except BlockingIOError:  # less was taken
+        return max(0, min(part, max(before - int(read_file(group / "memory.current")), swapped(group) - there)))
+    return part
+
+
+def swapped(group: Path) -> int:
+    """Bytes that a group has in swap; 0 if the kernel does not count them."""
+    with suppress(FileNotFoundError):
+        return int(read_file(group / "memory.swap.current"))
+    return 0
+
+
 @contextmanager
-def _room_in_swap(wanted: Take) -> Iterator[None]:
+def _room_in_swap(group: Path, bytes_: int) -> Iterator[None]:
     """Let a group have as much more in swap as is taken of it: a sliver itself gets no swap beside its limit.
 
-    If the agent is killed meanwhile, the sliver can move at most so much there itself.
+    If the agent is killed meanwhile, the sliver can move at most so much there itself. A limit that was lower than what
+    it has there, as that of a throttled sliver, is set again.
     """
-    limit = wanted.group / "memory.swap.max"
-    if not limit.exists():  # the kernel does not count swap
+    limit = group / "memory.swap.max"
+    if not limit.exists() or read_file(limit).strip() == b"max":  # the kernel does not count swap, or allows it
         yield
         return
-    used = wanted.group / "memory.swap.current"
-    limit.write_text(str(int(read_file(used)) + wanted.bytes))
+    usual, used = int(read_file(limit)), swapped(group)
+    limit.write_text(str(max(usual, used) + bytes_))
     try:
         yield
     finally:
-        limit.write_bytes(read_file(used))
+        limit.write_text(str(usual if usual < used else swapped(group)))
 
 
 def _take_v1(wanted: Mapping[str, Take]) -> dict[str, int]:

@@ -1,19 +1,16 @@
 """The balloons of running virtual machines: what their guests report, and how much memory is left to them.
 
 A machine whose balloon was set lower gets its memory back also if the agent is killed: `sliver-balloons` keeps its full
-size, and gives it back when its standard input ends. Its lock is held until that is done, and the next agent waits for
-it: a size that it gives back late could be beyond a limit that a resize has lowered since, and QEMU would be killed.
+size, and gives it back when its standard input ends. The next agent waits until that is done: a size that is given back
+late could be beyond a limit that a resize has lowered since, and QEMU would be killed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,7 @@ import libvirt
 
 from slicemgr import names
 from slicemgr.config import PACKAGE
-from slicemgr.drivers import command
-from slicemgr.drivers.command import CommandFailed, Conversation
+from slicemgr.drivers.keeper import ENDS, Keeper
 from slicemgr.drivers.libvirt.connections import Connections, bounded
 from slicemgr.errors import Failed
 from slicemgr.model import KIB, SliverType
@@ -31,9 +27,6 @@ from slicemgr.model import KIB, SliverType
 log = logging.getLogger(__name__)
 
 KEEPER = PACKAGE / "libexec" / "sliver-balloons"
-_LIFE = 86400.0  # seconds after which the program is started again
-_ENDS = 60.0  # seconds, longer than the program of an earlier agent takes, and than libvirt waits for QEMU
-_LOOK = 0.1  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +60,7 @@ class Balloons:
 
         lock: a file. Waits for the program of an earlier agent. Raises Failed.
         """
-        _await(lock)
-        self._keeper = Keeper(lock, self._uri)
+        self._keeper = Keeper(KEEPER, lock, self._uri)
         try:
             yield
         finally:
@@ -142,7 +134,7 @@ class Balloons:
     def _alone(self, sliver: str, *, wait: bool) -> Iterator[bool]:
         """Whether the caller alone has the balloon of this machine, for which it waits if `wait`. Raises Failed."""
         with self._free:
-            if wait and not self._free.wait_for(lambda: sliver not in self._busy, _ENDS):
+            if wait and not self._free.wait_for(lambda: sliver not in self._busy, ENDS):
                 raise Failed("its QEMU does not answer", hint="stop or delete the slice, which ends it by force")
             alone = sliver not in self._busy
             self._busy.add(sliver)
@@ -160,70 +152,9 @@ class Balloons:
             yield connection.lookupByName(names.domain(sliver))
 
 
-class Keeper:
-    """The program that gives memory back when the agent ends; it runs while a balloon is lower. Not thread-safe."""
-
-    def __init__(self, lock: Path, uri: str) -> None:
-        self._words: tuple[str | Path, ...] = (KEEPER, lock, uri)
-        self._sizes: dict[str, int] = {}
-        self._stack = ExitStack()
-        self._program: Conversation | None = None
-
-    def note(self, domain: str, size: int) -> None:
-        """Remember the full size of a domain, in KiB, before its balloon is set lower. Raises Failed."""
-        if self._sizes.get(domain) == size and self._program is not None and not self._program.ended:
-            return
-        self._sizes[domain] = size
-        try:
-            if self._program is None or self._program.ended:
-                self._start()
-            else:
-                self._program.say(f"{domain} {size}")
-        except CommandFailed as error:
-            raise Failed(f"no program would give memory back to virtual machines: {error}") from error
-
-    def forget(self, domain: str) -> None:
-        """The domain has its full size. A program without domains ends."""
-        if self._sizes.pop(domain, None) is None or self._program is None:
-            return
-        with suppress(CommandFailed):  # it has ended, and gives nothing back
-            self._program.say(f"{domain} 0")
-        if not self._sizes:
-            self.close()
-
-    def close(self) -> None:
-        """Have it give back what is noted, and wait for that."""
-        self._stack.close()
-        self._program = None
-        self._sizes.clear()
-
-    def _start(self) -> None:
-        self._stack.close()
-        self._program = self._stack.enter_context(command.converse(self._words, timeout=_LIFE))
-        self._program.line()  # it has its lock
-        for domain, size in self._sizes.items():
-            self._program.say(f"{domain} {size}")
-
-
 def parse(stats: dict[str, int]) -> GuestReport:
     """A guest's statistics as libvirt names them, in KiB."""
     kib = {name: stats.get(f"balloon.{name}", 0) * KIB for name in ("current", "usable", "unused", "swap_in")}
     faults, updated = stats.get("balloon.major_fault", 0), stats.get("balloon.last-update", 0)
     known = "balloon.usable" in stats and "balloon.unused" in stats
     return GuestReport(kib["current"], kib["usable"], kib["unused"], faults, kib["swap_in"], updated if known else 0)
-
-
-def _await(lock: Path) -> None:
-    """Wait until the program of an earlier agent has given back what it noted."""
-    deadline = time.monotonic() + _ENDS
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            if time.monotonic() > deadline:
-                raise Failed(f"{KEEPER.name} of an earlier agent does not end", hint=f"it holds {lock}")
-            time.sleep(_LOOK)
-    finally:
-        os.close(descriptor)
