@@ -19,6 +19,7 @@ from testbed import Node, eventually
 from slicemgr.drivers.kernel import cgroup, memory_groups
 from slicemgr.drivers.kernel.counters import meminfo, value_in
 from slicemgr.drivers.kernel.memory_groups import Take
+from slicemgr.drivers.kernel.throttle import Throttle, Throttled
 
 GUARANTEE = 320 * MIB
 FILE = 256 * MIB
@@ -35,6 +36,17 @@ while not os.path.exists("go"):
     time.sleep(0.5)
 open("sum", "w").write(str(len(x[::4096])))
 time.sleep(600)
+"""
+GROWN = 200 * MIB
+GROWS = f"""
+import os, time
+time.sleep(3)
+found = []
+for _ in range({GROWN // MIB}):
+    found.append(os.urandom({MIB}))
+    time.sleep(0.02)
+while not os.path.exists("enough"):
+    time.sleep(0.5)
 """
 BOMB = "echo 1000 >/proc/self/oom_score_adj; exec python3 -c 'x = bytearray(400 << 20)'"
 HOLD = "import sys; x = bytearray(int(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
@@ -133,6 +145,26 @@ def swap() -> Iterator[None]:
     finally:
         subprocess.run(["swapoff", SWAP], check=False)
         SWAP.unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("swap")
+def test_a_throttled_sliver_does_not_grow_until_that_ends(two: Node, tmp_path: Path) -> None:
+    own, throttle = group(two, "idle"), Throttle()
+
+    def current() -> int:
+        return int((own / "memory.current").read_text())
+
+    two.inside("idle", f"rm -f cache; nohup python3 -c {shlex.quote(GROWS)} >/dev/null 2>&1 </dev/null &")
+    before = current()
+    with throttle.kept(tmp_path / "lock"):
+        throttle.set({own: Throttled(before + 8 * MIB)})
+        time.sleep(20)
+        grown = current() - before
+        throttle.set({})
+        eventually(lambda: current() - before > GROWN * 0.9, "it grows", 60)
+    assert grown < GROWN / 4, grown // MIB
+    two.inside("idle", "touch enough")
+    eventually(lambda: current() - before < GROWN / 2, "its program has ended", 30)
 
 
 @pytest.mark.usefixtures("swap")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slicemgr.drivers.kernel import memory_groups
 from slicemgr.drivers.kernel.memory_groups import UNLIMITED
 from slicemgr.drivers.kernel.throttle import PROGRAM, Throttle, Throttled
 from slicemgr.errors import Failed
@@ -73,6 +74,32 @@ def test_no_limit_is_lower_than_what_a_group_has(throttle: Throttle, group: Path
     assert high(group) == str(100 * MIB)
     throttle.set({group: Throttled(130 * MIB)})
     assert high(group) == str(130 * MIB), "its share has become larger"
+
+
+def test_what_is_taken_of_a_throttled_group_does_not_come_back(
+    throttle: Throttle, group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a lower limit, to which the kernel takes before the write returns; here half of each part."""
+    current, write, part = group / "memory.current", Path.write_text, memory_groups.PART
+    write(current, str(100 * MIB))
+    throttle.set({group: Throttled(100 * MIB)})
+    swaps = set()
+
+    def lower(path: Path, text: str) -> int:
+        if path.name == "memory.high":
+            swaps.add(swap(group))
+            write(current, str((int(current.read_text()) + int(text)) // 2))
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", lower)
+    taken = throttle.take({group: 3 * part, group.with_name("gone"): part}, 60.0)
+    assert taken == {group: 3 * part} or taken[group] > 2 * part
+    assert int(high(group)) < 100 * MIB - 2 * part and swaps == {7 * MIB + 3 * part} and swap(group) == 0
+    throttle.set({group: Throttled(100 * MIB - taken[group])})
+    before = int(high(group))
+    monkeypatch.setattr(Path, "write_text", write)
+    assert throttle.take({group: part}, 0.0) == {} and int(high(group)) == before, "there is no time left"
+    assert throttle.take({group: part}, 60.0) == {group: 0}, "a group that gives nothing is not asked again"
 
 
 def test_many_small_steps_are_not_lost(throttle: Throttle, group: Path) -> None:

@@ -7,6 +7,7 @@ usual value when its standard input ends.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,8 +68,32 @@ class Throttle:
         known = self._limits.get(group)
         limit = min(one.usual, max(one.most, int(read_file(group / "memory.current"))))
         if known is None or limit < known - _CLOSE or one.most > known + _CLOSE:
-            self._limits[group] = limit
-            (group / "memory.high").write_text(str(limit))
+            self._write(group, limit)
+
+    def _write(self, group: Path, limit: int) -> None:
+        self._limits[group] = limit
+        (group / "memory.high").write_text(str(limit))
+
+    def take(self, wanted: Mapping[Path, int], seconds: float) -> dict[Path, int]:
+        """Take bytes from throttled groups by lower limits, so that it does not come back; what was taken.
+
+        seconds: after which nothing more is begun. Raises OSError.
+        """
+        deadline, taken = time.monotonic() + seconds, dict[Path, int]()
+        for group, amount in wanted.items():
+            with unless_ended(), memory_groups.room_in_swap(group, amount):
+                while amount > taken.get(group, 0) and time.monotonic() < deadline:
+                    part = min(memory_groups.PART, amount - taken.get(group, 0))
+                    before = int(read_file(group / "memory.current"))
+                    self._write(group, max(0, before - part))
+                    found = max(0, before - int(read_file(group / "memory.current")))
+                    taken[group] = taken.get(group, 0) + found
+                    if found < part // 2:
+                        break
+        return taken
+
+    def throttles(self, group: Path) -> bool:
+        return group in self._limits
 
     def end_others(self, usual: Mapping[Path, int]) -> None:
         """End what an earlier agent and its program left throttled. usual: `memory.high` of all groups."""
