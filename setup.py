@@ -19,8 +19,9 @@ FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
 LIBRARY = "build/sliver-launcher/maker.so"
 # The launcher confines a sliver, the view renews its files of lxcfs, the counter measures the processor's, reclaim
-# takes memory from groups, balloons and throttle set back what the agent set; the probe, the benchmark of a kernel, the init and the
-# listener of ssh run in any sliver, so they are static. By their paths in the package; slivers see images/init.
+# takes memory from groups, balloons and throttle set back what the agent set; the probe, the benchmark of a kernel, the
+# init and the listener of ssh run in any sliver, so they are static. By their paths in the package; slivers see
+# images/init.
 PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "libexec/sliver-launcher": (("tools/launcher/*.c",), {"libraries": ["seccomp"]}),
     "libexec/sliver-view": (("tools/view/*.c", "tools/launcher/view.c"), {}),
