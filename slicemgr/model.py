@@ -142,7 +142,8 @@ class Limits:
 
     cpu is a quota in cores; cpu_shares the relative weight under contention (1024 = normal);
     memory is the ceiling; of it memory_guarantee is always available to the sliver, and memory_weight (1..10000,
-    100 = normal) is its share of what lies between. memory_soft (deprecated) is the amount the kernel reclaims down to
+    100 = normal) is its share of what lies between. memory_max is the largest ceiling that a virtual machine can get
+    while it runs; None: that with which it started. memory_soft (deprecated) is the amount the kernel reclaims down to
     under pressure; io_weight 1..1000.
     disk is what the sliver may write, of its own; pids 0 means: none (a virtual machine has a kernel of its own).
     io_rate is bytes, io_ops operations a second, reads and writes together; net_in and net_out are bits per second
@@ -162,6 +163,7 @@ class Limits:
     net_out: int | None = None
     memory_guarantee: int = 0
     memory_weight: int = 100
+    memory_max: int | None = None
 
     @property
     def live(self) -> tuple[float, ...]:

@@ -31,6 +31,7 @@ class Limits(TypedDict):
     memory: int
     memory_guarantee: NotRequired[int]
     memory_weight: NotRequired[int]
+    memory_max: NotRequired[int | None]
     memory_soft: int | None
     disk: int
     pids: int | None
@@ -143,6 +144,7 @@ class SliceRequest(TypedDict, total=False):
     memory: int | str
     memory_guarantee: int | str
     memory_weight: int
+    memory_max: int | str
     memory_soft: int | str
     disk: int | str
     pids: int

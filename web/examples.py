@@ -142,6 +142,7 @@ FIELDS: dict[str, Any] = {
     "liveness": "alive",
     "memory": 512 * _MIB,
     "memory_guarantee": 128 * _MIB,
+    "memory_max": None,
     "memory_soft": None,
     "memory_weight": 100,
     "name": "exp",

@@ -45,6 +45,11 @@ SLICE_REQUEST: dict[str, object] = {
         "cpu_shares": {"type": "integer", "minimum": 2, "maximum": 262144},
         "memory": _SIZE,
         **_MEMORY,
+        "memory_max": {
+            **_SIZE,
+            "description": "up to how much `resize` can raise `memory` while the slivers run; kvm only; default: what "
+            "they started with",
+        },
         "memory_soft": {**_SIZE, "deprecated": True},
         "disk": _SIZE,
         "pids": {"type": "integer", "minimum": 8},
@@ -155,6 +160,9 @@ class Limits(Schema):
         metadata={"description": "bytes of `memory` that the node reserves for the sliver"}
     )
     memory_weight = fields.Integer(metadata={"description": "share of the memory between guarantee and limit"})
+    memory_max = fields.Integer(
+        allow_none=True, metadata={"description": "up to how much bytes `memory` can be raised while the sliver runs"}
+    )
     memory_soft = fields.Integer(allow_none=True)
     disk = fields.Integer(metadata={"description": "bytes"})
     pids = fields.Integer(allow_none=True)

@@ -150,11 +150,19 @@ class Applier:
 
     def _limits(self, sliver: Sliver) -> None:
         """Noted at the end: until then the step is repeated."""
+        if sliver.limits.memory_max is not None:
+            self._note_unknown_size(sliver)
         self._hypervisor.limit(sliver, host_memory(sliver, self._place()))
         self._verify(sliver)
         domain = self._hypervisor.domain(sliver.id)
         if domain is not None:
             observe.note_settled(self._config, sliver.id, domain.pid, sliver.limits)
+
+    def _note_unknown_size(self, sliver: Sliver) -> None:
+        """If the agent ends meanwhile, the guest may keep more than it had, also if its row is as before then."""
+        domain = self._hypervisor.domain(sliver.id)
+        if domain is not None:
+            observe.note_settled(self._config, sliver.id, domain.pid, replace(sliver.limits, memory=0))
 
     def _name(self, sliver: Sliver) -> None:
         self._roots.rename(sliver, self._identity_of(sliver))

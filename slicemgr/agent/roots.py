@@ -24,7 +24,7 @@ from slicemgr.drivers.guest.identity import Identity, write_identity, write_name
 from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.importer import confinement
 from slicemgr.drivers.kernel import namespaces
-from slicemgr.drivers.libvirt import launch
+from slicemgr.drivers.libvirt import launch, machine_xml
 from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage import atomic_file, btrfs_files, machine_disk
@@ -370,7 +370,9 @@ class _Machine:
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         clone = sliver.origin.partition("/")[0] not in ("", sliver.id)
-        files = seed.files(identity, sliver.id, sliver.user_data, names.mac(sliver.id), clone=clone)
+        grows = machine_xml.growth(sliver) > 0
+        mac = names.mac(sliver.id)
+        files = seed.files(identity, sliver.id, sliver.user_data, mac, clone=clone, grows=grows)
         machine_disk.make_seed(names.seed_file(self._config.node.pool, sliver.id), files)
 
     def rename(self, sliver: Sliver, identity: Identity) -> None:

@@ -40,10 +40,10 @@ _NUMBERS = (
     *("cpus", "memory", "memory_available", "swap_total", "swap_free", "disk_total", "disk_used", "disk_free"),
     *("metadata_used", "metadata_free", "load", "pids", "pids_max", "ports_first", "ports_last"),
 )
-_FLAGS = ("io_weight", "net_rate", "uefi", "forwarded", "spares", "zswap")
+_FLAGS = ("io_weight", "net_rate", "uefi", "forwarded", "spares", "zswap", "memory_max")
 _TEXTS = (
     *("slicemgr", "kernel", "machine", "cpu_model", "cgroup", "quota", "filesystem", "firewall", "boot_id"),
-    *("acceleration", "acceleration_reason", "inits_reason", "machines_reason", "addresses"),
+    *("acceleration", "acceleration_reason", "inits_reason", "machines_reason", "memory_max_reason", "addresses"),
 )
 FORMS: Mapping[str, Form] = {
     **dict.fromkeys(_NUMBERS, _number),

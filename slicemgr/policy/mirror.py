@@ -47,7 +47,7 @@ class Mirrored:
 
 _LIMITS = (
     *("memory", "disk", "pids", "cpu", "cpu_shares", "memory_soft", "memory_guarantee", "memory_weight"),
-    *("io_weight", "io_rate", "io_ops", "net_in", "net_out"),
+    *("memory_max", "io_weight", "io_rate", "io_ops", "net_in", "net_out"),
 )
 
 # A table after those that it refers to. A column that is in none of the lists has its default on a node.

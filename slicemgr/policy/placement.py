@@ -155,6 +155,15 @@ def check_able(node: Candidate, spec: SliceSpec) -> None:
     if spec.machine is Machine.THIN and not node.facts.get("machines", {}).get(Machine.THIN.value, False):
         reason = node.facts.get("machines_reason", "its agent is of an earlier version")
         raise invalid("machine", f"node {node.name} cannot run thin machines: {reason}", "use standard")
+    most = spec.limits.memory_max
+    if most is not None and not node.facts.get("memory_max", False):
+        reason = node.facts.get("memory_max_reason", "its agent is of an earlier version")
+        message = f"node {node.name} cannot give memory to running virtual machines: {reason}"
+        raise invalid("memory_max", message, "omit this field")
+    memory = node.capacity.memory
+    if most is not None and memory is not None and most > max(memory, spec.limits.memory):
+        message = f"{allocate.size_text(most)} exceed the memory of node {node.name}"
+        raise invalid("memory_max", message, f"at most {allocate.size_text(memory)}")
     if spec.init is Init.SYSTEMD and not node.facts.get("inits", {}).get(Init.SYSTEMD.value, False):
         reason = node.facts.get("inits_reason", "its agent is of an earlier version")
         raise invalid("init", f"node {node.name} cannot run systemd in containers: {reason}", "use minimal")

@@ -88,6 +88,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     thin = machines is not None and machines.acceleration is not None and hypervisor.has_machine(MICROVM)
     facts["machines"] = {Machine.STANDARD.value: True, Machine.THIN.value: thin}
     facts["machines_reason"] = "" if thin else f"its libvirt or QEMU has no machine {MICROVM}"
+    facts["memory_max"] = machines is not None and machines.acceleration is not None and hypervisor.has_virtio_mem()
+    facts["memory_max_reason"] = "" if facts["memory_max"] else "its libvirt or QEMU has no device virtio-mem"
     lacks = subtrees.missing()
     facts["inits"], facts["inits_reason"] = {Init.MINIMAL.value: True, Init.SYSTEMD.value: not lacks}, lacks
     return facts

@@ -15,6 +15,7 @@ class Promise(NamedTuple):
     """Of one sliver. guarantee, ceiling: bytes. number: of the sliver in its slice. project, slice: "" of a spare.
 
     soft: bytes down to which the kernel reclaims when memory is short (deprecated); None: none.
+    grows: whether a virtual machine may get more memory than it started with.
     """
 
     id: str
@@ -26,13 +27,15 @@ class Promise(NamedTuple):
     slice: str = ""
     project: str = ""
     soft: int | None = None
+    grows: bool = False
 
 
 def of_node(c: Connection, node: str) -> list[Promise]:
     """The promises of all slivers of a node, spares included."""
     s, l, p = t.slivers.c, t.slices.c, t.spares.c
     kind = sa.func.coalesce(l.type, p.type, SliverType.LXC)
-    slice = (s.idx, sa.func.coalesce(l.name, ""), sa.func.coalesce(l.project, ""), s.memory_soft)
+    names = (sa.func.coalesce(l.name, ""), sa.func.coalesce(l.project, ""))
+    slice = (s.idx, *names, s.memory_soft, s.memory_max.is_not(None))
     query = sa.select(s.id, kind, s.memory_guarantee, s.memory_weight, s.memory, *slice).where(s.node == node)
     query = query.outerjoin(t.slices, l.id == s.slice).outerjoin(t.spares, p.sliver == s.id)
     return [Promise(*row) for row in c.execute(query)]

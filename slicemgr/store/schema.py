@@ -21,7 +21,7 @@ from slicemgr.store.tables import about, metadata, projects, users
 from slicemgr.store.url import SQLITE, parse
 
 # oldest first; this version uses the last one
-REVISIONS = tuple(f"{number:04}" for number in range(1, 43))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 44))
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
 

@@ -516,6 +516,7 @@ slivers = sa.Table(
     _number("memory_guarantee", server_default="0"),
     _number("memory_weight", server_default="100"),
     _number("memory_started", server_default="0"),  # with which a virtual machine started last; 0: unknown
+    sa.Column("memory_max", sa.BigInteger),  # up to which a running virtual machine can get more; NULL: no more
     sa.Column("memory_soft", sa.BigInteger),
     sa.Column("io_weight", sa.BigInteger),
     sa.Column("io_rate", sa.BigInteger),

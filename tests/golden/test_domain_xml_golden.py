@@ -53,6 +53,15 @@ CASES = {
     "lxc-systemd": (replace(SLIVER, init=Init.SYSTEMD), PLACE),
     "lxc-few-masks": (SLIVER, replace(PLACE, masked_dirs=MASKED_DIRS[:1], masked_files=MASKED_FILES[:1])),
     "kvm": (MACHINE, PLACE),
+    "kvm-memory-max": (
+        replace(
+            MACHINE,
+            boot=Boot.DIRECT,
+            boot_facts=BootFacts(kernel="/boot/vmlinuz-6.1", initrd="/boot/initrd.img-6.1", root="root=UUID=a-b"),
+            limits=replace(MACHINE.limits, cpu=2.5, memory_max=2000 * MIB),
+        ),
+        PLACE,
+    ),
     "kvm-every-limit": (
         replace(
             MACHINE,

@@ -113,6 +113,19 @@ def test_how_a_disk_boots_by_its_sector_and_partitions() -> None:
     assert boot_loader.facts(bytes(512), ["0xef"]) == BootFacts(uefi=True)
 
 
+def test_only_a_machine_that_can_grow_brings_memory_online() -> None:
+    """At each start, and without an error in a guest whose kernel cannot."""
+    plain, grows = (
+        yaml.safe_load(seed.files(IDENTITY, "abcdefgh-0", "", "52:00:00:00:00:01", grows=one)["vendor-data"])
+        for one in (False, True)
+    )
+    *before, last = grows.pop("bootcmd")
+    assert before == plain.pop("bootcmd") and grows == plain
+    assert last[:2] == ["sh", "-c"] and "auto_online_blocks" in last[2] and "modprobe -q virtio_mem" in last[2]
+    checked = subprocess.run(["sh", "-n", "-c", last[2]], capture_output=True, text=True, check=True)
+    assert checked.stderr == ""
+
+
 def test_the_seed_is_what_cloud_init_reads() -> None:
     files = seed.files(IDENTITY, "abcdefgh-0", "#cloud-config\n{x: 1}\n", "52:00:00:00:00:01")
     assert yaml.safe_load(files["meta-data"]) == {

@@ -30,7 +30,7 @@ OWN = "own"  # the choice of a custom size
 _WHERE = ("node", "site", "spread", "apart", "on_loss")  # shown if there are several nodes
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
-    *("ports", "memory_guarantee", "memory_weight", "net_in", "net_out", "boot", "machine", "init"),
+    *("ports", "memory_guarantee", "memory_weight", "memory_max", "net_in", "net_out", "boot", "machine", "init"),
     *("keys", "more_keys", "user_data", "reason"),
     *_WHERE,
 )
@@ -135,10 +135,8 @@ def _body(form: Form) -> dict[str, Any]:
     """The JSON of `POST /slices` for the form."""
     body = {name: form[name] for name in _PLAIN if form[name]}
     body |= _size(form)
-    if form["boot"] and form["type"] == "kvm":
-        body["boot"] = form["boot"]
-    if form["machine"] and form["type"] == "kvm":
-        body["machine"] = form["machine"]
+    if form["type"] == "kvm":
+        body |= {name: form[name] for name in ("boot", "machine", "memory_max") if form[name]}
     if form["init"] and form["type"] == "lxc":
         body["init"] = form["init"]
     if "user_data" in body:

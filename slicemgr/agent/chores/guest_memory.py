@@ -117,7 +117,7 @@ class GuestMemory:
             guest = self._guests.get(sliver)
             if machine is None:  # again when its size is settled
                 if guest is not None:
-                    guest.state = None
+                    guest.state, guest.period = None, 0  # a resize has changed that, too
                 continue
             if guest is None or (guest.pid, guest.full) != (pid, machine.full):
                 if guest is not None:
@@ -173,14 +173,25 @@ class GuestMemory:
                 self.balloons.ask_every(sliver, seconds)
 
     def _machines(self) -> dict[str, tuple[int, Machine | None]] | None:
-        """Main process of each machine, and its memory if it has the size of its row; None on hold."""
+        """Main process of each machine, and its memory if it has the size of its row; None on hold.
+
+        Those whose guests have plugged memory are left out: libvirt and QEMU count that differently.
+        """
         running = counters.running()
         with self.store.read() as c:
             if incarnation.held(c) is not None:
                 return None
             promises = memory_promises.of_node(c, self.config.node.name)
-        machines = ((one, running[one.id]) for one in promises if one.type == SliverType.KVM and one.id in running)
-        return {one.id: (pid, self._machine(one, pid)) for one, pid in machines}
+        machines: dict[str, tuple[int, Machine | None]] = {}
+        for one in promises:
+            if one.type == SliverType.KVM and one.id in running:
+                pid = running[one.id]
+                with suppress(Failed):
+                    if one.grows and self.balloons.has_plugged(one.id):
+                        continue
+                    machines[one.id] = pid, self._machine(one, pid)
+                machines.setdefault(one.id, (pid, None))
+        return machines
 
     def _machine(self, one: Promise, pid: int) -> Machine | None:
         group = memory_groups.group(one.id, pid)

@@ -40,6 +40,9 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--memory", help="Memory limit per sliver, such as 512M.")
 @click.option("--memory-guarantee", help="Part of the memory that the node reserves for each sliver, such as 256M.")
 @click.option("--memory-weight", type=int, help="Share of the memory between guarantee and limit, 1 to 10000 (100).")
+@click.option(
+    "--memory-max", help="Up to how much `resize` can raise the memory limit of running kvm slivers, such as 2G."
+)
 @click.option("--memory-soft", help="Deprecated. Soft limit: under pressure the kernel reclaims memory above it.")
 @click.option("--disk", help="Disk limit per sliver, such as 4G.")
 @click.option("--pids", type=int, help="Maximum number of processes and threads per sliver.")

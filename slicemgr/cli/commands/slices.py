@@ -64,7 +64,8 @@ def renew(name: str, lease: str, output: Output) -> None:
 @click.option("--disk", help="New disk limit per sliver, such as 8G. It must be larger than the current one.")
 @click.option(
     "--memory",
-    help="New memory limit per sliver, such as 1G. A virtual machine must be stopped for more than it started with.",
+    help="New memory limit per sliver, such as 1G. A running virtual machine gets more than it started with up to the "
+    "--memory-max of `create`.",
 )
 @click.option("--memory-guarantee", help="New part of the memory that the node reserves for each sliver.")
 @click.option("--memory-weight", type=int, help="New share of the memory between guarantee and limit, 1 to 10000.")

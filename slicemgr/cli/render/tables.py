@@ -70,6 +70,7 @@ SLIVERS = Table(
         Column("ports", _ports),
         field("limits.cpu", number),
         field("limits.memory", size),
+        field("limits.memory_max", size),
         field("limits.disk", size),
         field("limits.pids"),
         field("limits.net_in", rate),

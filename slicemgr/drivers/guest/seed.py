@@ -16,13 +16,23 @@ from slicemgr.drivers.guest.rootfs import Root
 _CONFIG = "#cloud-config\n"
 _SEED_DIR = "var/lib/cloud/seed/nocloud"
 _PEERS, _PEERS_END = "# other slivers of the slice", "# end of the other slivers"
+# At every start, the kernel may have added memory before it was set to bring that online.
+_TAKE_MEMORY = (
+    "cd /sys/devices/system/memory && echo online >auto_online_blocks || exit 0\n"
+    "modprobe -q virtio_mem\n"
+    'for state in memory*/state; do grep -q offline "$state" && echo online >"$state"; done\n'
+    "exit 0\n"
+)
 _CONTAINER_CONFIG = "network: {config: disabled}\ndatasource_list: [NoCloud, None]\n"
 
 
-def files(identity: Identity, instance: str, user_data: str, mac: str | None, *, clone: bool = False) -> dict[str, str]:
+def files(
+    identity: Identity, instance: str, user_data: str, mac: str | None, *, clone: bool = False, grows: bool = False
+) -> dict[str, str]:
     """The files of the seed by name. mac: of the guest's link; None if the network is already up (a container).
 
-    clone: the disk comes from another machine, whose machine id is replaced.
+    clone: the disk comes from another machine, whose machine id is replaced. grows: whether it can get memory while it
+    runs.
     """
     seed = {
         "meta-data": _json(
@@ -33,7 +43,7 @@ def files(identity: Identity, instance: str, user_data: str, mac: str | None, *,
             }
         ),
         "user-data": user_data or f"{_CONFIG}{{}}\n",
-        "vendor-data": _CONFIG + _json(_vendor(identity, mac, clone)),
+        "vendor-data": _CONFIG + _json(_vendor(identity, mac, clone, grows)),
     }
     if mac is not None:
         seed["network-config"] = _json(_network(identity, mac))
@@ -48,7 +58,7 @@ def write(root: Root, seed: Mapping[str, str]) -> None:
     root.write("etc/cloud/cloud.cfg.d/99_slicemgr.cfg", _CONTAINER_CONFIG.encode())
 
 
-def _vendor(identity: Identity, mac: str | None, clone: bool) -> dict[str, object]:
+def _vendor(identity: Identity, mac: str | None, clone: bool, grows: bool) -> dict[str, object]:
     """The vendor data: root may log in, and the only host key is the recorded one."""
     data: dict[str, Any] = {
         "disable_root": False,
@@ -67,6 +77,8 @@ def _vendor(identity: Identity, mac: str | None, clone: bool) -> dict[str, objec
         if clone:
             number = machine_id(identity.host_key_public)
             data["bootcmd"] += [["sh", "-c", f"grep -qx {number} /etc/machine-id || echo {number} >/etc/machine-id"]]
+        if grows:
+            data["bootcmd"] += [["sh", "-c", _TAKE_MEMORY]]
     return data
 
 

@@ -20,6 +20,7 @@ import libvirt
 from slicemgr import names
 from slicemgr.config import PACKAGE
 from slicemgr.drivers.keeper import ENDS, Keeper
+from slicemgr.drivers.libvirt import virtio_mem
 from slicemgr.drivers.libvirt.connections import Connections, bounded
 from slicemgr.errors import Failed
 from slicemgr.model import KIB, SliverType
@@ -83,6 +84,12 @@ class Balloons:
         """Have QEMU ask a guest for its statistics so often. Raises Failed."""
         with self._running(sliver, "ask the guest for its memory") as domain:
             bounded(lambda: domain.setMemoryStatsPeriod(seconds, libvirt.VIR_DOMAIN_AFFECT_LIVE))
+
+    def has_plugged(self, sliver: str) -> bool:
+        """Whether a guest has more memory than its machine started with, or is to get some. Raises Failed."""
+        with self._running(sliver, "read the memory of the domain") as domain:
+            size = virtio_mem.read(domain)
+            return size is not None and max(size.requested, size.plugged) > 0
 
     def set(self, sliver: str, pid: int, memory: int, full: int) -> bool:
         """Have the balloon leave so many bytes. full: what the machine has without it. The guest may take its time.

@@ -41,6 +41,7 @@ _UNPARSED = "Unable to parse RNG"
 _LOOK = 0.5  # seconds, at most, between checks for a domain's end without an event
 _UNNOTICED = 0.25  # seconds after which libvirtd counts as having missed the end of a libvirt_lxc
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
+_VIRTIO_MEM = 7_009_000, 5_001_000  # versions of libvirt and QEMU that have it
 _GUEST_ANSWERS = 15.0  # seconds after which a guest agent counts as hung
 _RENAME = r"""
 hostname "$1"
@@ -88,6 +89,14 @@ class Hypervisor:
         except Failed:
             return False
         return True
+
+    def has_virtio_mem(self) -> bool:
+        """Whether this node's QEMU has the device virtio-mem, and libvirt changes its size. False as in has_machine."""
+        try:
+            with self._connections.call(SliverType.KVM, "read the version of QEMU") as connection:
+                return bool(connection.getLibVersion() >= _VIRTIO_MEM[0] and connection.getVersion() >= _VIRTIO_MEM[1])
+        except Failed:
+            return False
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Register `listener(sliver)`: called from another thread when a domain of slicemgr starts or stops."""

@@ -26,6 +26,11 @@ FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
 # A thin machine has no tty0.
 THIN_KERNEL_OPTIONS = "ro console=ttyS0,115200 no_timer_check quiet"
+# A range of memory above 4 GiB makes a kernel reserve 64 MiB for devices that do not reach it; this makes that 4 MiB.
+GROWTH_OPTIONS = "swiotlb=2048 memhp_default_state=online"
+GROWTH_BLOCK = 128 * MIB  # Linux adds memory in blocks of this size
+VIRTIO_MEM = "virtio-mem"  # the device by which a machine gets more memory than it started with
+PLUGGED_BLOCK = 2 * MIB // KIB  # KiB, the least that it plugs
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 MICROVM = "microvm"  # QEMU's machine without PCI: its devices have addresses in memory
 
@@ -53,6 +58,8 @@ def complete(
     cpu = element(domain, "cpu", mode="maximum" if emulated else "host-model")
     if emulated:
         element(cpu, "feature", policy="disable", name=SLOW_EMULATED)
+    if grown := growth(sliver):
+        _grow(domain, cpu, devices, sliver, grown)
     label = element(domain, "seclabel", type="static", model="dac", relabel="yes")
     element(label, "label", f"+{sliver.uid_first}:+{host.machine_gid}")
     _disks(devices, sliver, host)
@@ -80,6 +87,27 @@ def machine(sliver: Sliver) -> str:
     return MICROVM if sliver.machine is Machine.THIN and sliver.boot_facts.mmio else "q35"
 
 
+def growth(sliver: Sliver) -> int:
+    """The bytes that a machine which starts now can get while it runs, in whole blocks."""
+    more = (sliver.limits.memory_max or 0) - sliver.limits.memory
+    return max(0, -(-more // GROWTH_BLOCK) * GROWTH_BLOCK)
+
+
+def _grow(domain: ET.Element, cpu: ET.Element, devices: ET.Element, sliver: Sliver, grown: int) -> None:
+    """Add the device by which the guest gets memory, at first none. QEMU requires a NUMA cell for it."""
+    memory = sliver.limits.memory // KIB
+    element(domain, "maxMemory", memory + grown // KIB, slots=1, unit="KiB")
+    element(domain, "currentMemory", memory, unit="KiB")
+    last = int(domain.findtext("vcpu", "1")) - 1
+    cpus = f"0-{last}" if last else "0"
+    element(element(cpu, "numa"), "cell", id=0, cpus=cpus, memory=memory, unit="KiB")
+    target = element(element(devices, "memory", model=VIRTIO_MEM), "target")
+    element(target, "size", grown // KIB, unit="KiB")
+    element(target, "node", 0)
+    element(target, "block", PLUGGED_BLOCK, unit="KiB")
+    element(target, "requested", 0, unit="KiB")
+
+
 def _without_bus(devices: ET.Element, serial: ET.Element, link: ET.Element) -> None:
     """Give each device its place in memory. Otherwise libvirt requires a PCI bus."""
     element(devices, "controller", type="usb", model="none")
@@ -99,6 +127,7 @@ def _boot(domain: ET.Element, sliver: Sliver, host: Host) -> None:
             if sliver.boot_facts.initrd:
                 element(os, "initrd", str(directory / names.INITRD))
             options = KERNEL_OPTIONS if sliver.machine is Machine.STANDARD else THIN_KERNEL_OPTIONS
+            options += f" {GROWTH_OPTIONS}" if growth(sliver) else ""
             element(os, "cmdline", f"{sliver.boot_facts.root} {options}{_clock_options(sliver, host)}".strip())
         case Boot.UEFI:
             element(os, "loader", str(FIRMWARE), readonly="yes", type="pflash")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 from slicemgr import names
 from slicemgr.drivers import command
 from slicemgr.drivers.kernel import cgroup, namespaces, tmpfs
-from slicemgr.drivers.libvirt import container_xml
+from slicemgr.drivers.libvirt import container_xml, virtio_mem
 from slicemgr.drivers.libvirt.host import CPU_PERIOD
 from slicemgr.errors import Failed
 from slicemgr.model import KIB, Init, Sliver, SliverType
@@ -25,9 +24,6 @@ from slicemgr.model import KIB, Init, Sliver, SliverType
 LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running domains
 QEMU_DIR = Path("/run/libvirt/qemu")
 _LINKS = Path("/sys/class/net")
-_BALLOON = 10.0  # seconds in which a guest must have given some memory back
-_BALLOON_MOST = 120.0  # seconds for all of it
-_BALLOON_PAUSE = 0.1  # seconds between two readings of that
 _LIVE = 1  # VIR_DOMAIN_AFFECT_LIVE
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
 NO_SPACE = 2  # virDomainDiskErrorCode
@@ -181,14 +177,19 @@ class _Machine:
 
     def limit(self, domain: Any, pid: int, sliver: Sliver, memory: int) -> None:
         """The guest gives memory back by its balloon. Only then its group is limited to less."""
-        wanted, before = sliver.limits.memory // KIB, _guest_memory(domain)
+        wanted = sliver.limits.memory // KIB
+        size = virtio_mem.read(domain)
+        if size is not None:
+            virtio_mem.resize(domain, size, wanted, memory // KIB - wanted)
+            return
+        before = _guest_memory(domain)
         if wanted > domain.maxMemory():
             raise Failed("the machine started with less memory", hint="stop the slice first")
         most = {"hard_limit": memory // KIB}
         if wanted > before:
             domain.setMemoryParameters(most, _LIVE)
         domain.setMemoryFlags(wanted, _LIVE)
-        if not _guest_follows(domain, wanted):
+        if not virtio_mem.follows(lambda: _guest_memory(domain), lambda seen: seen == wanted):
             domain.setMemoryFlags(before, _LIVE)
             hint = "its kernel needs the driver virtio_balloon, and room; or stop the slice first"
             raise Failed("the guest does not give its memory back", hint=hint)
@@ -207,19 +208,6 @@ class _Machine:
 def _guest_memory(domain: Any) -> int:
     """KiB that a machine has without what its balloon holds."""
     return int(domain.info()[2])
-
-
-def _guest_follows(domain: Any, wanted: int) -> bool:
-    """Wait until a guest has `wanted` KiB; False if it stops before, or takes too long."""
-    known = _guest_memory(domain)
-    begun = moved = time.monotonic()
-    while (seen := _guest_memory(domain)) != wanted:
-        if seen != known:
-            known, moved = seen, time.monotonic()
-        if time.monotonic() > min(moved + _BALLOON, begun + _BALLOON_MOST):
-            return False
-        time.sleep(_BALLOON_PAUSE)
-    return True
 
 
 def _check_init(pid: int, sliver: Sliver, init: int) -> None:

@@ -48,6 +48,7 @@ def check(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     facts = BootFacts(**image.boot)
     boot = _boot(facts, spec)
     if boot is not None:
+        _check_growth(image, facts, spec)
         return boot
     if facts.choose(Boot.LOADER) is None:
         raise invalid(
@@ -70,6 +71,18 @@ def needed(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Needs:
 def _boot(facts: BootFacts, spec: SliceSpec) -> Boot | None:
     """How slivers of an image with `facts` boot; None if they cannot."""
     return facts.choose(Boot.DIRECT if spec.machine is Machine.THIN else spec.boot)
+
+
+def _check_growth(image: Row[*tuple[Any, ...]], facts: BootFacts, spec: SliceSpec) -> None:
+    """Refused if a machine of the image cannot have the device by which it gets memory while it runs."""
+    if spec.limits.memory_max is None:
+        return
+    if spec.machine is Machine.THIN and facts.mmio:
+        message = f"a thin machine of image {image.name} has no bus for the device"
+        raise invalid("memory_max", message, "use the machine standard, or omit this field")
+    if image.arch == "i686":
+        message = f"the kernel of image {image.name} has 32 bits, and no driver virtio_mem"
+        raise invalid("memory_max", message, "use an image for x86_64, or omit this field")
 
 
 def _check_systemd(image: Row[*tuple[Any, ...]]) -> None:

@@ -72,8 +72,9 @@ def resize(
     """Give each sliver of the slice the limits in `changes`.
 
     why: the reason to queue a request beyond the quota; "": OverQuota is raised. Refused(CONFLICT) for a disk limit
-    that is not larger than the current one, because file systems do not shrink, and for more memory than that with
-    which a running virtual machine started. Refused(INVALID) if the memory would be less than its guarantee.
+    that is not larger than the current one, because file systems do not shrink, and for more memory than a running
+    virtual machine can get: its `memory_max`, otherwise that with which it started. Refused(INVALID) if the memory
+    would be less than its guarantee.
     """
     with store.write() as c:
         row = slices.find(c, name, by, project)
@@ -103,7 +104,8 @@ def change(
     allowed: the limits to check, such as the project's ceiling, by default its quota.
     """
     s = t.slivers.c
-    columns = (s.node, s.desired, s.memory_started, t.slices.c.type, *(s[name] for name in FIELDS))
+    more_columns = (s.memory_started, s.memory_max, t.slices.c.type)
+    columns = (s.node, s.desired, *more_columns, *(s[name] for name in FIELDS))
     own = c.execute(sa.select(*columns).join(t.slices).where(s.slice == row.id)).all()
     slices.check_possible(row.name, "resize", {one.desired for one in own})
     _check(row.name, own, changes)
@@ -134,9 +136,26 @@ def _check(name: str, own: Sequence[Row[*tuple[Any, ...]]], changes: Changes) ->
         message = "exceeds the memory limit" if field == "memory_guarantee" else "is less than the memory guarantee"
         raise invalid(field, message, "the guarantee is a part of the memory limit")
     other = [one for one in own if changes.get("memory", one.memory) != one.memory]
-    running = [one.memory_started for one in other if one.type == SliverType.KVM and one.desired != Desired.STOPPED]
-    if running and changes["memory"] > (most := min(running)):
-        hint = f"stop the slice first: `slicectl stop {name}`"
-        started = f"it started with {allocate.size_text(most)}" if most else "it is not known with how much it started"
-        message = f"a running virtual machine gets no more memory than it started with: {started}"
-        raise Refused(Code.CONFLICT, message, hint=hint, field="memory")
+    running = [one for one in other if one.type == SliverType.KVM and one.desired != Desired.STOPPED]
+    if running and changes["memory"] > min(map(_most, running)):
+        raise _no_more(name, min(running, key=_most))
+
+
+def _most(one: Row[*tuple[Any, ...]]) -> int:
+    """Up to how much memory a running virtual machine can get; 0: not known."""
+    started = int(one.memory_started)
+    return max(started, one.memory_max or 0) if started else 0
+
+
+def _no_more(name: str, one: Row[*tuple[Any, ...]]) -> Refused:
+    """The error for more memory than a running virtual machine can get. one: its row."""
+    hint = f"stop the slice first: `slicectl stop {name}`"
+    if one.memory_max is None:
+        hint += "; the virtual machines of a slice that is created with --memory-max get more while they run"
+    size = allocate.size_text(most := _most(one))
+    if most > one.memory_started:
+        reason = f"its memory_max is {size}"
+    else:
+        reason = f"it started with {size}" if most else "it is not known with how much it started"
+    message = f"a running virtual machine cannot get that much memory: {reason}"
+    return Refused(Code.CONFLICT, message, hint=hint, field="memory")

@@ -46,7 +46,7 @@ LEAST_RATE, MOST_RATE = 64_000, 100_000_000_000  # bits per second
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NETWORK = ("net_in", "net_out")
-_MEMORY = ("memory", "memory_guarantee", "memory_weight", "memory_soft")
+_MEMORY = ("memory", "memory_guarantee", "memory_weight", "memory_max", "memory_soft")
 LIMITS = ("cpu", "cpu_shares", *_MEMORY, "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
 _FIELDS = frozenset(
     (
@@ -61,6 +61,7 @@ _NOT_OF = {  # unsupported fields of each type, with the reason
         "io_ops": _PAGE_CACHE,
         "boot": "a container does not boot a kernel",
         "machine": "a container has no hardware of its own",
+        "memory_max": "the memory of a container can always grow while it runs",
     },
     SliverType.KVM: {
         "pids": "a virtual machine has its own kernel, which limits its own processes",
@@ -156,6 +157,7 @@ def slice_spec(
             memory=form.take("memory", memory, defaults.memory.bytes),
             memory_guarantee=form.take("memory_guarantee", memory_guarantee, defaults.memory_guarantee.bytes),
             memory_weight=form.take("memory_weight", memory_weight, 100),
+            memory_max=form.take("memory_max", lambda value: _size("memory_max", value, LEAST_MEMORY), None),
             disk=form.take("disk", disk, defaults.disk.bytes),
             pids=form.take(
                 "pids",
@@ -194,6 +196,8 @@ def slice_spec(
     for name in ("memory_guarantee", "memory_soft"):
         if (getattr(spec.limits, name) or 0) > spec.limits.memory:
             form.errors.append(invalid(name, "exceeds the memory limit", "use at most the value of memory"))
+    if spec.limits.memory_max is not None and spec.limits.memory_max < spec.limits.memory:
+        form.errors.append(invalid("memory_max", "is less than the memory limit", "use at least the value of memory"))
     if spec.machine is Machine.THIN and spec.boot not in (Boot.LOADER, Boot.DIRECT):
         form.errors.append(invalid("boot", "a thin machine has no firmware", "direct, or omit this field"))
     if form.errors:

@@ -214,13 +214,15 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
 
 def _limits(values: Iterable[Any]) -> Json:
     """values: in the order of LIMITS. pids: None if not limited."""
-    cpu, cpu_shares, memory, guarantee, weight, soft, disk, pids, io_weight, io_rate, io_ops, net_in, net_out = values
+    cpu, cpu_shares, memory, guarantee, weight, most, soft, disk, pids, *others = values
+    io_weight, io_rate, io_ops, net_in, net_out = others
     return {
         "cpu": cpu,
         "cpu_shares": cpu_shares,
         "memory": memory,
         "memory_guarantee": guarantee,
         "memory_weight": weight,
+        "memory_max": most,
         "memory_soft": soft,
         "disk": disk,
         "pids": pids or None,
