@@ -102,6 +102,13 @@ def test_what_is_taken_of_a_throttled_group_does_not_come_back(
     assert throttle.take({group: part}, 60.0) == {group: 0}, "a group that gives nothing is not asked again"
 
 
+def test_a_limit_that_systemd_has_reset_is_written_again(throttle: Throttle, group: Path) -> None:
+    throttle.set({group: Throttled(100 * MIB)})
+    (group / "memory.high").write_text("max\n")
+    throttle.set({group: Throttled(100 * MIB)})
+    assert high(group) == str(100 * MIB)
+
+
 def test_many_small_steps_are_not_lost(throttle: Throttle, group: Path) -> None:
     for tenth in range(1000, 800, -5):
         throttle.set({group: Throttled(tenth * MIB // 10)})

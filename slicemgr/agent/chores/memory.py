@@ -38,6 +38,7 @@ _WATCH = 2.0  # groups are read while less than this multiple of the higher mark
 _RECENT = 5.0  # seconds: from an older measurement, it is not known how fast memory is used
 _WINDOW = 1.0  # seconds in which it is measured how fast available memory falls
 _LOOK = 5.0  # seconds between two looks whether anything is guaranteed
+_NEARLY = 0.8  # the part of the most that it may have from which a sliver is throttled
 _NEAR = 2 << 20  # bytes by which a sliver that cannot grow may have less than the most
 _COST = 0.01  # of a processor, on average, for reading groups while the node is not in a hurry
 
@@ -308,7 +309,9 @@ class MemoryController:
         return taken
 
     def _throttle(self, groups: Mapping[str, _Group], targets: Targets, waited: Mapping[str, float]) -> None:
-        """Throttle containers, or none any more (v2). Machines are not: QEMU would not answer either.
+        """Throttle containers that may soon have too much, or none any more (v2).
+
+        Machines are not throttled: QEMU would not answer either.
 
         waited: as in `Holding`.
         """
@@ -316,7 +319,7 @@ class MemoryController:
         if self.mode == "on" and cgroup.version() == "v2":
             for name, most in targets.most.items():
                 one = groups[name]
-                if one.promise.type == SliverType.LXC:
+                if one.promise.type == SliverType.LXC and one.held.charged >= _NEARLY * most:
                     wanted[one.directory] = Throttled(most, _usual(one.promise))
         self.throttle.set(wanted)
         near = (name for name, most in targets.most.items() if groups[name].held.charged >= most - _NEAR)

@@ -7,6 +7,7 @@ usual value when its standard input ends.
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -64,14 +65,17 @@ class Throttle:
                 self._limit(group, one)
 
     def _limit(self, group: Path, one: Throttled) -> None:
-        """Never to less than it has: the kernel would take that before the write returns, or try to for long."""
+        """Never to less than it has: the kernel would take that before the write returns, or try to for long.
+
+        systemd can set its own value at a reload, so what was written is compared with what is there.
+        """
         known = self._limits.get(group)
         limit = min(one.usual, max(one.most, int(read_file(group / "memory.current"))))
-        if known is None or limit < known - _CLOSE or one.most > known + _CLOSE:
+        if known is None or _high(group) != known or limit < known - _CLOSE or one.most > known + _CLOSE:
             self._write(group, limit)
 
     def _write(self, group: Path, limit: int) -> None:
-        self._limits[group] = limit
+        limit = self._limits[group] = limit // mmap.PAGESIZE * mmap.PAGESIZE
         (group / "memory.high").write_text(str(limit))
 
     def take(self, wanted: Mapping[Path, int], seconds: float) -> dict[Path, int]:
@@ -109,6 +113,11 @@ class Throttle:
             _limit_swap(group, memory_groups.swapped(group))
         if self._keeper is not None:
             self._keeper.forget(str(group))
+
+
+def _high(group: Path) -> int:
+    text = read_file(group / "memory.high").strip()
+    return UNLIMITED if text == b"max" else int(text)
 
 
 def _limit_swap(group: Path, most: int) -> None:
