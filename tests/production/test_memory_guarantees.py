@@ -183,10 +183,11 @@ def test_memory_of_programs_is_moved_to_swap_by_the_node_alone(two: Node) -> Non
     assert takeable[1] - takeable[0] > HELD
     taken = 0
     for _ in range(5):  # each step has a deadline
-        taken += memory_groups.take({"idle": Take(own, max(1, TAKEN - taken), 192 * MIB)})["idle"]
-    assert taken > TAKEN // 4, "the kernel may take less than it should"
-    assert 0 < number("swap.current") <= number("swap.max") <= TAKEN
+        if taken < TAKEN // 2:
+            taken += memory_groups.take({"idle": Take(own, TAKEN - taken, 192 * MIB)}).get("idle", 0)
+    assert TAKEN // 4 < taken < 2 * TAKEN, "the kernel may take less than it should"
+    assert 0 < number("swap.current") <= number("swap.max") < 2 * TAKEN
     two.inside("idle", "touch go")
     eventually(lambda: two.inside("idle", "cat sum || true") == str(HELD // 4096), "it reads its memory again", 60)
     two.ssh("idle", BOMB)
-    assert number("swap.current") <= number("swap.max") <= TAKEN
+    assert number("swap.current") <= number("swap.max") < 2 * TAKEN

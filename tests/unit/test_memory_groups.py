@@ -86,7 +86,7 @@ def test_a_group_gets_room_in_swap_while_memory_is_taken_of_it(mount: Path, monk
     monkeypatch.setattr(memory_groups, "read_file", seen)
     gone = Take(mount / "machine.slice" / "gone.scope", 5 * MIB, 8 * MIB)
     assert memory_groups.take({"one": Take(one, 5 * MIB, 8 * MIB), "gone": gone}) == {"one": 5 * MIB}
-    assert str(5 * MIB + 4096) in written, "while it is taken"
+    assert str(8 * MIB + 4096) in written, "while it is taken"
     assert (one / "memory.reclaim").read_text() == str(MIB), "the last part"
     assert (one / "memory.swap.max").read_text() == "4096", "afterwards it has no room for more"
 

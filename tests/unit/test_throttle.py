@@ -93,8 +93,9 @@ def test_what_is_taken_of_a_throttled_group_does_not_come_back(
 
     monkeypatch.setattr(Path, "write_text", lower)
     taken = throttle.take({group: 3 * part, group.with_name("gone"): part}, 60.0)
-    assert taken == {group: 3 * part} or taken[group] > 2 * part
-    assert int(high(group)) < 100 * MIB - 2 * part and swaps == {7 * MIB + 3 * part} and swap(group) == 0
+    assert taken[group] > 2 * part
+    assert int(high(group)) < 100 * MIB - 2 * part and max(swaps) == 7 * MIB + 2 * part
+    assert min(swaps) > 7 * MIB and swap(group) == 0, "there is room in swap only meanwhile"
     throttle.set({group: Throttled(100 * MIB - taken[group])})
     before = int(high(group))
     monkeypatch.setattr(Path, "write_text", write)

@@ -192,7 +192,7 @@ def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
     """In parts: the kernel takes all of a part, or what it can of it, however long that lasts."""
     deadline, taken = time.monotonic() + STEP, dict[str, int]()
     for name, one in wanted.items():
-        with unless_ended(), room_in_swap(one.group, one.bytes):
+        with unless_ended():
             left = one.bytes
             while left > 0 and time.monotonic() < deadline:
                 found = _take_part(one.group, min(PART, left))
@@ -203,12 +203,13 @@ def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
 
 def _take_part(group: Path, part: int) -> int:
     """What is on its way to swap counts as well: the kernel has it when it is written."""
-    before, there = int(read_file(group / "memory.current")), swapped(group)
-    try:
-        (group / "memory.reclaim").write_text(str(part))
-    except BlockingIOError:  # less was taken
-        return max(0, min(part, max(before - int(read_file(group / "memory.current")), swapped(group) - there)))
-    return part
+    before, there, done = int(read_file(group / "memory.current")), swapped(group), part
+    with room_in_swap(group, part):
+        try:
+            (group / "memory.reclaim").write_text(str(part))
+        except BlockingIOError:  # less was taken
+            done = max(0, before - int(read_file(group / "memory.current")))
+    return max(done, swapped(group) - there)
 
 
 def swapped(group: Path) -> int:
@@ -220,17 +221,19 @@ def swapped(group: Path) -> int:
 
 @contextmanager
 def room_in_swap(group: Path, bytes_: int) -> Iterator[None]:
-    """Let a group have as much more in swap as is taken of it: a sliver itself gets no swap beside its limit.
+    """Let a group have more in swap while so much is taken of it: a sliver itself gets no swap beside its limit.
 
-    If the agent is killed meanwhile, the sliver can move at most so much there itself. A limit that was lower than what
-    it has there, as that of a throttled sliver, is set again.
+    Twice as much, since what is on its way there has not been taken yet.
+
+    If the agent is killed meanwhile, the sliver can move at most that much there itself. A limit that was lower than
+    what it has there, as that of a throttled sliver, is set again.
     """
     limit = group / "memory.swap.max"
     if not limit.exists() or read_file(limit).strip() == b"max":  # the kernel does not count swap, or allows it
         yield
         return
     usual, used = int(read_file(limit)), swapped(group)
-    limit.write_text(str(max(usual, used) + bytes_))
+    limit.write_text(str(max(usual, used) + 2 * bytes_))
     try:
         yield
     finally:

@@ -85,11 +85,12 @@ class Throttle:
         """
         deadline, taken = time.monotonic() + seconds, dict[Path, int]()
         for group, amount in wanted.items():
-            with unless_ended(), memory_groups.room_in_swap(group, amount):
+            with unless_ended():
                 while amount > taken.get(group, 0) and time.monotonic() < deadline:
                     part = min(memory_groups.PART, amount - taken.get(group, 0))
                     before = int(read_file(group / "memory.current"))
-                    self._write(group, max(0, before - part))
+                    with memory_groups.room_in_swap(group, part):
+                        self._write(group, max(0, before - part))
                     found = max(0, before - int(read_file(group / "memory.current")))
                     taken[group] = taken.get(group, 0) + found
                     if found < part // 2:
