@@ -12,7 +12,7 @@ rate, because the kernel would take the same, of all slivers alike.
 
 What is taken of a sliver that wants ever more comes back at once, and processors and disks then serve that exchange. So
 while the node is short of memory, or will be in seconds, a sliver that has more than its share of what lies beyond
-guarantees, by weight, is throttled: it does not grow, and exchanges little of what it has. Only kernels of v2 can do
+guarantees, by weight, is throttled: it hardly grows, and exchanges little of what it has. Only kernels of v2 can do
 that.
 
 While there is time, idle memory is taken slowly as soon as little is free, so that a program that wants memory gets it

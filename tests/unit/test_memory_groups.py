@@ -155,7 +155,7 @@ def test_a_group_that_gives_less_is_asked_no_further(mount: Path, monkeypatch: p
     gives = False
     assert memory_groups.take({"one": Take(one, 9 * MIB, 9 * MIB)}) == {"one": 0}
     assert len(asked) == 4
-    monkeypatch.setattr(memory_groups, "STEP", 0.0)
+    monkeypatch.setattr(memory_groups, "_STEP", 0.0)
     assert memory_groups.take({"one": Take(one, 9 * MIB, 9 * MIB)}) == {}
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers.kernel import memory_groups
 from slicemgr.drivers.kernel.memory_groups import UNLIMITED
 from slicemgr.drivers.kernel.throttle import PROGRAM, Throttle, Throttled
 from slicemgr.errors import Failed
 from slicemgr.model import MIB
 
-NONE = f"{UNLIMITED}"
+NONE = str(UNLIMITED)
 
 
 @pytest.fixture
@@ -38,12 +37,17 @@ def made(directory: Path) -> Path:
     (directory / "memory.high").write_text("max\n")
     (directory / "memory.current").write_text("0\n")
     (directory / "memory.swap.max").write_text("9\n")
-    (directory / "memory.swap.current").write_text(f"{7 * MIB}\n")
+    (directory / "memory.swap.high").write_text("max\n")
+    (directory / "memory.swap.current").write_text("4096\n")
     return directory
 
 
 def high(group: Path) -> str:
     return (group / "memory.high").read_text().strip()
+
+
+def swap_high(group: Path) -> str:
+    return (group / "memory.swap.high").read_text().strip()
 
 
 def swap(group: Path) -> int:
@@ -58,7 +62,7 @@ def test_a_throttled_group_has_a_limit_and_no_room_in_swap(throttle: Throttle, g
     throttle.set({group: Throttled(90 * MIB)})
     assert high(group) == str(90 * MIB)
     throttle.set({})
-    assert (high(group), swap(group)) == (NONE, 7 * MIB), "and what it has in swap may stay there"
+    assert (high(group), swap(group)) == (NONE, 4096), "and what it has in swap may stay there"
 
 
 def test_no_limit_is_lower_than_what_a_group_has(throttle: Throttle, group: Path) -> None:
@@ -76,31 +80,25 @@ def test_no_limit_is_lower_than_what_a_group_has(throttle: Throttle, group: Path
     assert high(group) == str(130 * MIB), "its share has become larger"
 
 
-def test_what_is_taken_of_a_throttled_group_does_not_come_back(
-    throttle: Throttle, group: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a lower limit, to which the kernel takes before the write returns; here half of each part."""
-    current, write, part = group / "memory.current", Path.write_text, memory_groups.PART
-    write(current, str(100 * MIB))
+def test_a_group_with_memory_in_swap_waits_without_a_search(throttle: Throttle, group: Path) -> None:
+    """`memory.high` would have it drop the pages of its programs."""
+    (group / "memory.swap.current").write_text(str(104 * MIB))
     throttle.set({group: Throttled(100 * MIB)})
-    swaps = set()
+    assert (swap_high(group), high(group), swap(group)) == (str(100 * MIB), NONE, 0)
+    (group / "memory.swap.current").write_text(str(52 * MIB))
+    throttle.set({group: Throttled(100 * MIB)})
+    assert swap_high(group) == str(50 * MIB)
+    throttle.set({})
+    assert (swap_high(group), high(group), swap(group)) == ("max", NONE, 52 * MIB)
 
-    def lower(path: Path, text: str) -> int:
-        if path.name == "memory.high":
-            swaps.add(swap(group))
-            write(current, str((int(current.read_text()) + int(text)) // 2))
-        return write(path, text)
 
-    monkeypatch.setattr(Path, "write_text", lower)
-    taken = throttle.take({group: 3 * part, group.with_name("gone"): part}, 60.0)
-    assert taken[group] > 2 * part
-    assert int(high(group)) < 100 * MIB - 2 * part and max(swaps) == 7 * MIB + 2 * part
-    assert min(swaps) > 7 * MIB and swap(group) == 0, "there is room in swap only meanwhile"
-    throttle.set({group: Throttled(100 * MIB - taken[group])})
-    before = int(high(group))
-    monkeypatch.setattr(Path, "write_text", write)
-    assert throttle.take({group: part}, 0.0) == {} and int(high(group)) == before, "there is no time left"
-    assert throttle.take({group: part}, 60.0) == {group: 0}, "a group that gives nothing is not asked again"
+def test_a_kernel_that_counts_no_swap_has_one_limit(throttle: Throttle, group: Path) -> None:
+    for name in ("memory.swap.current", "memory.swap.max", "memory.swap.high"):
+        (group / name).unlink()
+    throttle.set({group: Throttled(100 * MIB)})
+    assert high(group) == str(100 * MIB)
+    throttle.set({})
+    assert high(group) == NONE and not (group / "memory.swap.high").exists()
 
 
 def test_a_limit_that_systemd_has_reset_is_written_again(throttle: Throttle, group: Path) -> None:
@@ -145,10 +143,10 @@ def test_an_agent_that_stops_throttles_no_more(group: Path, tmp_path: Path) -> N
     throttle = Throttle()
     with throttle.kept(tmp_path / "lock"):
         throttle.set({group: Throttled(MIB)})
-    assert high(group) == NONE
+    assert high(group) == "max"
     with pytest.raises(Failed, match="the agent is stopping"):
         throttle.set({group: Throttled(MIB)})
-    assert high(group) == NONE
+    assert high(group) == "max"
 
 
 AGENT = """
@@ -193,13 +191,16 @@ def run(tmp_path: Path, lines: str) -> int:
 
 def test_the_program_sets_the_last_value_of_each_group(group: Path, tmp_path: Path) -> None:
     other = made(tmp_path / "b.scope")
-    assert run(tmp_path, f"{group} 5\n{other} 6\n{tmp_path}/gone 1\n{group} 4\n{other} 0\n") == 0
-    assert (high(group), high(other)) == ("4", "max")
+    lines = f"{other}/memory.high 6\n{tmp_path}/gone/memory.high 1\n{group}/memory.high 4\n{other}/memory.high 0\n"
+    (group / "memory.swap.high").write_text("5")
+    lines += f"{group}/memory.swap.high {UNLIMITED}\n"
+    assert run(tmp_path, f"{group}/memory.high 5\n{lines}") == 0
+    assert (high(group), high(other), swap_high(group)) == ("4", "max", "max")
 
 
 @pytest.mark.parametrize("line", ["{}", "{} x\n", "{} 100", "{} 1 2\n"])
 def test_a_line_that_is_not_complete_counts_for_nothing(line: str, group: Path, tmp_path: Path) -> None:
-    assert run(tmp_path, line.format(group)) == 1
+    assert run(tmp_path, line.format(group / "memory.high")) == 1
     assert high(group) == "max"
 
 
@@ -207,5 +208,5 @@ def test_no_link_is_followed(group: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("7")
     (group / "memory.high").unlink()
     (group / "memory.high").symlink_to(tmp_path / "file")
-    assert run(tmp_path, f"{group} 5\n") == 1
+    assert run(tmp_path, f"{group}/memory.high 5\n") == 1
     assert (tmp_path / "file").read_text() == "7"

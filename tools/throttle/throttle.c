@@ -2,10 +2,10 @@
  * sliver-throttle LOCK
  * sliver-throttle --version
  *
- * Ends the throttling of groups of cgroup v2 when its standard input ends; see keeper.h. Each line names a group's
- * directory and the `memory.high` that it is to have then:
+ * Ends the throttling of groups of cgroup v2 when its standard input ends; see keeper.h. Each line names a file of a
+ * group and the number that it is to have then; the largest means no limit:
  *
- *     /sys/fs/cgroup/machine.slice/machine-lxc\x2d1\x2dsm\x2dx.scope 9223372036854775807
+ *     /sys/fs/cgroup/machine.slice/machine-lxc\x2d1\x2dsm\x2dx.scope/memory.high 9223372036854775807
  */
 #define _GNU_SOURCE
 #include "../keeper/keeper.h"
@@ -17,18 +17,13 @@
 #include <unistd.h>
 
 /* A group that has ended needs none. */
-static int end(const char *group, uint64_t high)
+static int end(const char *path, uint64_t value)
 {
-    int directory = open(group, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (directory < 0)
-        return errno == ENOENT;
-    int file = openat(directory, "memory.high", O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
-    int gone = file < 0 && errno == ENOENT;
-    close(directory);
+    int file = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
-        return gone;
+        return errno == ENOENT;
     char text[32];
-    int length = snprintf(text, sizeof(text), "%" PRIu64, high);
+    int length = value >= INT64_MAX ? snprintf(text, sizeof(text), "max") : snprintf(text, sizeof(text), "%" PRIu64, value);
     int done = write(file, text, length) == length || errno == ENODEV;
     close(file);
     return done;

@@ -284,14 +284,10 @@ class MemoryController:
         """The bytes that were taken of each, or would be."""
         if self.mode != "on":
             return dict(targets.take)
-        by_limits = {
-            name: groups[name].directory for name in targets.take if self.throttle.throttles(groups[name].directory)
-        }
         wanted = {
             name: Take(groups[name].directory, amount, limit)
             for name, amount in {**targets.exchange, **targets.take}.items()
             if groups[name].promise.type == SliverType.LXC
-            and name not in by_limits
             and (limit := memory_groups.limit(groups[name].directory)) is not None
         }
         try:
@@ -299,8 +295,6 @@ class MemoryController:
         finally:
             self._restore({name: groups[name] for name in wanted})
         taken = {name: amount for name, amount in taken.items() if name in targets.take}
-        lowered = self.throttle.take({one: targets.take[name] for name, one in by_limits.items()}, memory_groups.STEP)
-        taken |= {name: lowered[one] for name, one in by_limits.items() if one in lowered}
         taken |= self._take_of_guests(groups, targets)
         for name, amount in taken.items():
             pid = self._directories[name][0]

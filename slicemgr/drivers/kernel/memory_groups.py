@@ -28,8 +28,8 @@ _SPARED = "memory.min"  # kernels with several generations of pages take half of
 _SOFT = "memory.soft_limit_in_bytes"
 UNLIMITED = (1 << 63) - 1  # bytes that v2 shows as `max`
 _ALL = 1 << 62  # bytes, more than any machine has
-PART = 4 << 20  # bytes that are taken at once (v2)
-STEP = 0.5  # seconds after which no further part is taken in this step
+_PART = 4 << 20  # bytes that are taken at once (v2)
+_STEP = 0.5  # seconds after which no further part is taken in this step
 _LONGEST = 30.0  # seconds; the kernel scans the pages of all groups
 
 
@@ -190,12 +190,12 @@ def restore(group: Path, limit: int) -> None:
 
 def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
     """In parts: the kernel takes all of a part, or what it can of it, however long that lasts."""
-    deadline, taken = time.monotonic() + STEP, dict[str, int]()
+    deadline, taken = time.monotonic() + _STEP, dict[str, int]()
     for name, one in wanted.items():
         with unless_ended():
             left = one.bytes
             while left > 0 and time.monotonic() < deadline:
-                found = _take_part(one.group, min(PART, left))
+                found = _take_part(one.group, min(_PART, left))
                 taken[name] = taken.get(name, 0) + found
                 left = left - found if found else 0
     return taken
@@ -204,7 +204,7 @@ def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
 def _take_part(group: Path, part: int) -> int:
     """What is on its way to swap counts as well: the kernel has it when it is written."""
     before, there, done = int(read_file(group / "memory.current")), swapped(group), part
-    with room_in_swap(group, part):
+    with _room_in_swap(group, part):
         try:
             (group / "memory.reclaim").write_text(str(part))
         except BlockingIOError:  # less was taken
@@ -220,7 +220,7 @@ def swapped(group: Path) -> int:
 
 
 @contextmanager
-def room_in_swap(group: Path, bytes_: int) -> Iterator[None]:
+def _room_in_swap(group: Path, bytes_: int) -> Iterator[None]:
     """Let a group have more in swap while so much is taken of it: a sliver itself gets no swap beside its limit.
 
     Twice as much, since what is on its way there has not been taken yet.

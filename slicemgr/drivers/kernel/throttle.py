@@ -1,14 +1,16 @@
-"""Slivers that may not grow while the node is short of memory: `memory.high` of their groups (v2). Bytes.
+"""Slivers that hardly grow while the node is short of memory (v2). Bytes.
 
-The kernel stops the programs of a group that has more than that at each page that they want, for up to 2 seconds.
-Meanwhile only the node can move memory of it to swap. This ends also if the agent is killed: `sliver-throttle` sets the
-usual value when its standard input ends.
+A group that has more in swap than `memory.swap.high` waits for each page that it wants, the longer the more it has
+beyond: with 4 %, it gets 2 to 3 MiB in a second. It does not search for memory meanwhile, as a group at its
+`memory.high` does: that drops the pages of its own programs and reads them again, without end. So `memory.high` is the
+means for a group that has nothing in swap alone. Only the node moves memory of throttled groups to swap.
+
+This ends also if the agent is killed: `sliver-throttle` sets the usual values when its standard input ends.
 """
 
 from __future__ import annotations
 
 import mmap
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +24,10 @@ from slicemgr.drivers.kernel.memory_groups import UNLIMITED, unless_ended
 from slicemgr.errors import Failed
 
 PROGRAM = PACKAGE / "libexec" / "sliver-throttle"
-_CLOSE = 1 << 20  # a limit that differs by less is not written again
+_BEYOND = 0.04  # the part of its `memory.swap.high` that a group has beyond that
+_LEAST = 1 << 20  # in swap, for that
+_CLOSE = 1 << 20  # a limit of memory that differs by less is not written again
+_HIGH, _SWAP_HIGH = "memory.high", "memory.swap.high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Throttle:
 
     _keeper: Keeper | None = None
     _usual: dict[Path, int] = field(default_factory=dict)
-    _limits: dict[Path, int] = field(default_factory=dict)  # that were written last
+    _limits: dict[Path, int] = field(default_factory=dict)  # of memory, that were written last
 
     @contextmanager
     def kept(self, lock: Path) -> Iterator[None]:
@@ -59,10 +64,16 @@ class Throttle:
             if self._keeper is None:
                 raise Failed("the agent is stopping")
             with unless_ended():
-                self._keeper.note(str(group), one.usual)
+                swapped = memory_groups.swapped(group)
+                self._keeper.note(str(group / _HIGH), one.usual)
                 self._usual[group] = one.usual
                 _limit_swap(group, 0)
-                self._limit(group, one)
+                if swapped >= _LEAST and (group / _SWAP_HIGH).exists():
+                    self._keeper.note(str(group / _SWAP_HIGH), UNLIMITED)
+                    (group / _SWAP_HIGH).write_text(str(int(swapped / (1 + _BEYOND))))
+                    self._write(group, one.usual)
+                else:
+                    self._limit(group, one)
 
     def _limit(self, group: Path, one: Throttled) -> None:
         """Never to less than it has: the kernel would take that before the write returns, or try to for long.
@@ -71,53 +82,40 @@ class Throttle:
         """
         known = self._limits.get(group)
         limit = min(one.usual, max(one.most, int(read_file(group / "memory.current"))))
-        if known is None or _high(group) != known or limit < known - _CLOSE or one.most > known + _CLOSE:
+        if known is None or _shown(group) != known or limit < known - _CLOSE or one.most > known + _CLOSE:
             self._write(group, limit)
 
     def _write(self, group: Path, limit: int) -> None:
-        limit = self._limits[group] = limit // mmap.PAGESIZE * mmap.PAGESIZE
-        (group / "memory.high").write_text(str(limit))
-
-    def take(self, wanted: Mapping[Path, int], seconds: float) -> dict[Path, int]:
-        """Take bytes from throttled groups by lower limits, so that it does not come back; what was taken.
-
-        seconds: after which nothing more is begun. Raises OSError.
-        """
-        deadline, taken = time.monotonic() + seconds, dict[Path, int]()
-        for group, amount in wanted.items():
-            with unless_ended():
-                while amount > taken.get(group, 0) and time.monotonic() < deadline:
-                    part = min(memory_groups.PART, amount - taken.get(group, 0))
-                    before = int(read_file(group / "memory.current"))
-                    with memory_groups.room_in_swap(group, part):
-                        self._write(group, max(0, before - part))
-                    found = max(0, before - int(read_file(group / "memory.current")))
-                    taken[group] = taken.get(group, 0) + found
-                    if found < part // 2:
-                        break
-        return taken
-
-    def throttles(self, group: Path) -> bool:
-        return group in self._limits
+        limit = limit if limit >= UNLIMITED else limit // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._limits.get(group) != limit or _shown(group) != limit:
+            self._limits[group] = limit
+            (group / _HIGH).write_text(str(limit))
 
     def end_others(self, usual: Mapping[Path, int]) -> None:
         """End what an earlier agent and its program left throttled. usual: `memory.high` of all groups."""
         for group in usual.keys() - self._usual.keys():
-            with unless_ended():
-                (group / "memory.high").write_text(str(usual[group]))
+            _unlimited(group, usual[group])
 
     def _end(self, group: Path) -> None:
         usual = self._usual.pop(group)
         self._limits.pop(group, None)
+        _unlimited(group, usual)
         with unless_ended():
-            (group / "memory.high").write_text(str(usual))
             _limit_swap(group, memory_groups.swapped(group))
         if self._keeper is not None:
-            self._keeper.forget(str(group))
+            self._keeper.forget(str(group / _SWAP_HIGH))
+            self._keeper.forget(str(group / _HIGH))
 
 
-def _high(group: Path) -> int:
-    text = read_file(group / "memory.high").strip()
+def _unlimited(group: Path, usual: int) -> None:
+    with unless_ended():
+        (group / _HIGH).write_text(str(usual))
+        if (group / _SWAP_HIGH).exists():  # the kernel may not count swap
+            (group / _SWAP_HIGH).write_text("max")
+
+
+def _shown(group: Path) -> int:
+    text = read_file(group / _HIGH).strip()
     return UNLIMITED if text == b"max" else int(text)
 
 
