@@ -82,14 +82,14 @@ def test_no_limit_is_lower_than_what_a_group_has(throttle: Throttle, group: Path
 
 def test_a_group_with_memory_in_swap_waits_without_a_search(throttle: Throttle, group: Path) -> None:
     """`memory.high` would have it drop the pages of its programs."""
-    (group / "memory.swap.current").write_text(str(104 * MIB))
+    (group / "memory.swap.current").write_text(str(102 * MIB))
     throttle.set({group: Throttled(100 * MIB)})
     assert (swap_high(group), high(group), swap(group)) == (str(100 * MIB), NONE, 0)
-    (group / "memory.swap.current").write_text(str(52 * MIB))
+    (group / "memory.swap.current").write_text(str(51 * MIB))
     throttle.set({group: Throttled(100 * MIB)})
     assert swap_high(group) == str(50 * MIB)
     throttle.set({})
-    assert (swap_high(group), high(group), swap(group)) == ("max", NONE, 52 * MIB)
+    assert (swap_high(group), high(group), swap(group)) == ("max", NONE, 51 * MIB)
 
 
 def test_a_kernel_that_counts_no_swap_has_one_limit(throttle: Throttle, group: Path) -> None:

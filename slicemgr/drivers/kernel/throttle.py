@@ -1,7 +1,7 @@
 """Slivers that hardly grow while the node is short of memory (v2). Bytes.
 
-A group that has more in swap than `memory.swap.high` waits for each page that it wants, the longer the more it has
-beyond: with 4 %, it gets 2 to 3 MiB in a second. It does not search for memory meanwhile, as a group at its
+A group that has more in swap than `memory.swap.high` waits for each part of 256 KiB that it wants, the longer the more
+it has beyond: with 2 %, for 25 ms, and up to 2 s while the node takes memory of it. It does not search for memory meanwhile, as a group at its
 `memory.high` does: that drops the pages of its own programs and reads them again, without end. So `memory.high` is the
 means for a group that has nothing in swap alone. Only the node moves memory of throttled groups to swap.
 
@@ -24,7 +24,7 @@ from slicemgr.drivers.kernel.memory_groups import UNLIMITED, unless_ended
 from slicemgr.errors import Failed
 
 PROGRAM = PACKAGE / "libexec" / "sliver-throttle"
-_BEYOND = 0.04  # the part of its `memory.swap.high` that a group has beyond that
+_BEYOND = 0.02  # the part of its `memory.swap.high` that a group has beyond that
 _LEAST = 1 << 20  # in swap, for that
 _CLOSE = 1 << 20  # a limit of memory that differs by less is not written again
 _HIGH, _SWAP_HIGH = "memory.high", "memory.swap.high"
