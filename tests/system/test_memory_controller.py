@@ -88,12 +88,14 @@ def test_what_is_idle_is_taken_and_what_is_guaranteed_stays(node: Node, two: tup
     assert set(take) == {ids["idle"]} and 0 < take[ids["idle"]] <= needed
     assert guarantees == {ids["kept"]: 450 * MIB, ids["idle"]: 0}
     assert value(two[1], "memory.usage_in_bytes") > before[1] - 10 * MIB, "it only observes"
+    assert min(value(one, "memory.soft_limit_in_bytes") for one in two) > 1 << 60
     take, _, _, taken = step(node, "on", 0.05)
     assert taken.keys() == take.keys() and taken[ids["idle"]] > take[ids["idle"]] // 2
     left = [value(one, "memory.usage_in_bytes") for one in two]
     assert before[1] - left[1] > take[ids["idle"]] // 2
     assert left[0] > before[0] - 10 * MIB
     assert [value(one, "memory.limit_in_bytes") for one in two] == [CEILING, CEILING]
+    assert [value(one, "memory.soft_limit_in_bytes") for one in two] == [450 * MIB, 0], "the kernel takes it first"
     events = json.loads(node.ok("event", "list", "-f", "json"))
     said = [one["detail"] for one in events if one["action"] == "memory short"]
     assert any("would take" in one for one in said) and any("ended; the node took" in one for one in said), said

@@ -1,9 +1,10 @@
 """Slivers that hardly grow while the node is short of memory (v2). Bytes.
 
 A group that has more in swap than `memory.swap.high` waits for each part of 256 KiB that it wants, the longer the more
-it has beyond: with 2 %, for 25 ms, and up to 2 s while the node takes memory of it. It does not search for memory meanwhile, as a group at its
-`memory.high` does: that drops the pages of its own programs and reads them again, without end. So `memory.high` is the
-means for a group that has nothing in swap alone. Only the node moves memory of throttled groups to swap.
+it has beyond: with 2 %, for 25 ms, and up to 2 s while the node takes memory of it. It does not search for memory
+meanwhile, as a group at its `memory.high` does: that drops the pages of its own programs and reads them again, without
+end. So `memory.high` is the means only for a group that has nothing in swap. Only the node moves memory of throttled
+groups to swap.
 
 This ends also if the agent is killed: `sliver-throttle` sets the usual values when its standard input ends.
 """
