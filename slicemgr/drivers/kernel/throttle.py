@@ -1,6 +1,6 @@
 """Slivers that hardly grow while the node is short of memory (v2). Bytes.
 
-A group that has more in swap than `memory.swap.high` waits for each part of 256 KiB that it wants, the longer the more
+A group that has more in swap than `memory.swap.high` waits for each part of 256 KiB that it needs, the longer the more
 it has beyond: with 2 %, for 25 ms, and up to 2 s while the node takes memory of it. It does not search for memory
 meanwhile, as a group at its `memory.high` does: that drops the pages of its own programs and reads them again, without
 end. So `memory.high` is the means only for a group that has nothing in swap. Only the node moves memory of throttled
