@@ -37,13 +37,13 @@ def qemu(node: Node, sliver: str) -> int:
 
 
 @contextmanager
-def booted(node: Node, name: str = "guest") -> Iterator[Guest]:
-    """A machine that no test deletes; it is deleted at the end."""
+def booted(node: Node, name: str = "guest", *options: str) -> Iterator[Guest]:
+    """A machine that no test deletes; it is deleted at the end. options: of its creation."""
     node.ensure_machines()
     node.kept.add(name)
     node.type = "kvm"
     try:
-        made = node.create(name)
+        made = node.create(name, *options)
     finally:
         node.type = "lxc"
     yield Guest(node, name, made)

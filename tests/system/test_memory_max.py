@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 import pytest
-from guest import Guest
+from guest import Guest, booted
 from test_guest import KERNEL, memory_limit
 from test_guest_balloon import available, controller, stats
 from test_slices import MIB
@@ -39,16 +39,8 @@ def node(spare_node: Node) -> Node:
 
 @pytest.fixture(scope="module")
 def booted_guest(node: Node) -> Iterator[Guest]:
-    node.kept.add(NAME)
-    node.type = "kvm"
-    try:
-        made = node.create(NAME, *MACHINE)
-    finally:
-        node.type = "lxc"
-    yield Guest(node, NAME, made)
-    node.kept.remove(NAME)
-    node.ok("delete", NAME)
-    node.agrees()
+    with booted(node, NAME, *MACHINE) as guest:
+        yield guest
 
 
 def total(guest: Guest) -> int:

@@ -184,13 +184,15 @@ class GuestMemory:
             promises = memory_promises.of_node(c, self.config.node.name)
         machines: dict[str, tuple[int, Machine | None]] = {}
         for one in promises:
-            if one.type == SliverType.KVM and one.id in running:
-                pid = running[one.id]
-                with suppress(Failed):
-                    if one.grows and self.balloons.has_plugged(one.id):
-                        continue
-                    machines[one.id] = pid, self._machine(one, pid)
-                machines.setdefault(one.id, (pid, None))
+            if one.type != SliverType.KVM or one.id not in running:
+                continue
+            pid = running[one.id]
+            try:
+                if one.grows and self.balloons.has_plugged(one.id):
+                    continue
+                machines[one.id] = pid, self._machine(one, pid)
+            except Failed:
+                machines[one.id] = pid, None
         return machines
 
     def _machine(self, one: Promise, pid: int) -> Machine | None:

@@ -88,7 +88,9 @@ class Takings:
 
 def _text(taken: Sequence[str], stopped: Sequence[str]) -> str:
     """taken: how much of whom. stopped: who could not grow."""
-    took = f"the node took what is beyond guarantees: {', '.join(taken)}" if taken else ""
-    return "memory was short, and " + "; ".join(
-        filter(None, (f"{', '.join(stopped)} could not grow beyond the guarantee" if stopped else "", took))
-    )
+    found = []
+    if stopped:
+        found.append(f"{', '.join(stopped)} could not grow beyond the guarantee")
+    if taken:
+        found.append(f"the node took what is beyond guarantees: {', '.join(taken)}")
+    return f"memory was short, and {'; '.join(found)}"

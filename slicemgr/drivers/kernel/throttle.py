@@ -11,7 +11,6 @@ This ends also if the agent is killed: `sliver-throttle` sets the usual values w
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,7 +44,6 @@ class Throttle:
 
     _keeper: Keeper | None = None
     _usual: dict[Path, int] = field(default_factory=dict)
-    _limits: dict[Path, int] = field(default_factory=dict)  # of memory, that were written last
 
     @contextmanager
     def kept(self, lock: Path) -> Iterator[None]:
@@ -65,32 +63,18 @@ class Throttle:
             if self._keeper is None:
                 raise Failed("the agent is stopping")
             with unless_ended():
-                swapped = memory_groups.swapped(group)
+                swapped, new = memory_groups.swapped(group), group not in self._usual
                 self._keeper.note(str(group / _HIGH), one.usual)
                 self._usual[group] = one.usual
                 _limit_swap(group, 0)
                 if swapped >= _LEAST and (group / _SWAP_HIGH).exists():
                     self._keeper.note(str(group / _SWAP_HIGH), UNLIMITED)
                     (group / _SWAP_HIGH).write_text(str(int(swapped / (1 + _BEYOND))))
-                    self._write(group, one.usual)
+                    limit, changed = one.usual, _shown(group) != one.usual
                 else:
-                    self._limit(group, one)
-
-    def _limit(self, group: Path, one: Throttled) -> None:
-        """Never to less than it has: the kernel would take that before the write returns, or try to for long.
-
-        systemd can set its own value at a reload, so what was written is compared with what is there.
-        """
-        known = self._limits.get(group)
-        limit = min(one.usual, max(one.most, int(read_file(group / "memory.current"))))
-        if known is None or _shown(group) != known or limit < known - _CLOSE or one.most > known + _CLOSE:
-            self._write(group, limit)
-
-    def _write(self, group: Path, limit: int) -> None:
-        limit = limit if limit >= UNLIMITED else limit // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._limits.get(group) != limit or _shown(group) != limit:
-            self._limits[group] = limit
-            (group / _HIGH).write_text(str(limit))
+                    limit, changed = _limit(group, one)
+                if new or changed:
+                    (group / _HIGH).write_text(str(limit))
 
     def end_others(self, usual: Mapping[Path, int]) -> None:
         """End what an earlier agent and its program left throttled. usual: `memory.high` of all groups."""
@@ -99,13 +83,21 @@ class Throttle:
 
     def _end(self, group: Path) -> None:
         usual = self._usual.pop(group)
-        self._limits.pop(group, None)
         _unlimited(group, usual)
         with unless_ended():
             _limit_swap(group, memory_groups.swapped(group))
         if self._keeper is not None:
             self._keeper.forget(str(group / _SWAP_HIGH))
             self._keeper.forget(str(group / _HIGH))
+
+
+def _limit(group: Path, one: Throttled) -> tuple[int, bool]:
+    """Its `memory.high`, and whether that differs from what is there, which systemd can set at a reload.
+
+    Never less than it has: the kernel would take that before the write returns, or try to for long.
+    """
+    limit, shown = min(one.usual, max(one.most, int(read_file(group / "memory.current")))), _shown(group)
+    return limit, limit < shown - _CLOSE or min(one.most, one.usual) > shown + _CLOSE
 
 
 def _unlimited(group: Path, usual: int) -> None:
