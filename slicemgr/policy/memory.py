@@ -3,8 +3,8 @@
 What is idle is taken first, in proportion to what each sliver holds idle beyond its guarantee and against its weight.
 Only if the node has nearly nothing left, the same is done with all that slivers hold beyond their guarantees; never
 with the guarantees. A sliver that reads back what it lost, or whose programs wait for memory after it lost some, is
-left alone for a while. Taking begins below one mark of
-available memory and ends above a higher one, and its rate is limited, so that the node does not swing between both.
+left alone for a while. Taking begins below one mark of available memory and ends above a higher one, and its rate is
+limited, so that the node does not swing between both.
 
 What is available is mostly page cache, and a kernel that takes it spares no guarantee. So where something is
 guaranteed, what is beyond guarantees is taken already before nothing is free: idle or not, and without a limit of the

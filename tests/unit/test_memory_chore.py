@@ -240,3 +240,20 @@ def test_how_long_a_sliver_waited_is_counted_since_the_last_step(
     controller._before = {"exp-0": held[0]}
     group = _Group(Promise("exp-0", "lxc", 5, 100, 9), Path("/7"), held[1])
     assert controller._holding(group, 0.0).waited == waited
+
+
+def test_what_the_node_needs_is_taken_before_what_a_throttled_sliver_exchanges(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[list[str], list[str]]]()
+    monkeypatch.setattr(memory_groups, "limit", lambda group: 90)
+    monkeypatch.setattr(
+        memory_groups, "take", lambda wanted, later: asked.append(([*wanted], [*later])) or {"exp-0": 5, "exp-1": 7}
+    )
+    groups = {
+        name: _Group(Promise(name, "lxc", 0, 100, 90), Path("/7"), Held(80, 0, 0, 80)) for name in ("exp-0", "exp-1")
+    }
+    controller.mode, controller._directories = "on", {name: (7, Path("/7")) for name in groups}
+    taken = controller._take(groups, Targets({"exp-0": 5}, {}, exchange={"exp-1": 7}))
+    assert asked == [(["exp-0"], ["exp-1"])]
+    assert taken == {"exp-0": 5}, "what is exchanged is not given to the node"

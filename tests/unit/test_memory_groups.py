@@ -159,6 +159,32 @@ def test_a_group_that_gives_less_is_asked_no_further(mount: Path, monkeypatch: p
     assert memory_groups.take({"one": Take(one, 9 * MIB, 9 * MIB)}) == {}
 
 
+def test_groups_have_their_turns_and_later_ones_the_time_that_is_left(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "version", lambda: "v2")
+    groups, asked = {name: made(mount, name) for name in ("one", "two", "three")}, list[str]()
+    write = Path.write_text
+
+    def reclaim(path: Path, text: str) -> int:
+        if path.name == "memory.reclaim":
+            asked.append(path.parent.parent.name.split(".")[0])
+        return write(path, text)
+
+    for group in groups.values():
+        (group / "memory.current").write_text("90000000")
+    monkeypatch.setattr(Path, "write_text", reclaim)
+    wanted = {name: Take(group, 9 * MIB, 90 * MIB) for name, group in groups.items()}
+    later = {"three": wanted.pop("three")}
+    assert memory_groups.take(wanted, later) == dict.fromkeys(groups, 9 * MIB)
+    assert asked == [*["one", "two"] * 3, *["three"] * 3]
+    assert memory_groups.take({}, later) == {"three": 9 * MIB}, "also if nothing else is taken"
+    passed = iter(range(9))
+    monkeypatch.setattr(memory_groups, "_STEP", 5.0)
+    monkeypatch.setattr(memory_groups.time, "monotonic", lambda: float(next(passed)))
+    assert memory_groups.take(wanted, later) == {"one": 8 * MIB, "two": 8 * MIB}, "time for four parts"
+
+
 @pytest.mark.parametrize(("version", "waited"), [("v2", 1234), ("v1", None)])
 def test_how_long_programs_wait_for_memory_is_known_if_the_kernel_counts_it(
     tmp_path: Path, version: str, waited: int | None

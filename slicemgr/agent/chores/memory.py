@@ -284,16 +284,19 @@ class MemoryController:
         """The bytes that were taken of each, or would be."""
         if self.mode != "on":
             return dict(targets.take)
-        wanted = {
-            name: Take(groups[name].directory, amount, limit)
-            for name, amount in {**targets.exchange, **targets.take}.items()
-            if groups[name].promise.type == SliverType.LXC
-            and (limit := memory_groups.limit(groups[name].directory)) is not None
-        }
+        wanted, later = (
+            {
+                name: Take(groups[name].directory, amount, limit)
+                for name, amount in amounts.items()
+                if groups[name].promise.type == SliverType.LXC
+                and (limit := memory_groups.limit(groups[name].directory)) is not None
+            }
+            for amounts in (targets.take, targets.exchange)
+        )
         try:
-            taken = memory_groups.take(wanted)
+            taken = memory_groups.take(wanted, later)
         finally:
-            self._restore({name: groups[name] for name in wanted})
+            self._restore({name: groups[name] for name in (*wanted, *later)})
         taken = {name: amount for name, amount in taken.items() if name in targets.take}
         taken |= self._take_of_guests(groups, targets)
         for name, amount in taken.items():

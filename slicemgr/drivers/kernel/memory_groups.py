@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import mmap
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from slicemgr.config import PACKAGE
 from slicemgr.drivers import command
@@ -161,11 +163,14 @@ def unless_ended() -> Iterator[None]:
             raise
 
 
-def take(wanted: Mapping[str, Take]) -> dict[str, int]:
-    """Take memory from groups, by the names of slivers; the bytes that the kernel took. Raises Failed or OSError."""
-    if not wanted:
+def take(wanted: Mapping[str, Take], later: Mapping[str, Take] = MappingProxyType({})) -> dict[str, int]:
+    """Take memory from groups, by the names of slivers; the bytes that the kernel took. Raises Failed or OSError.
+
+    later: other slivers, from which memory is taken in the time that is left.
+    """
+    if not wanted and not later:
         return {}
-    return _take_v2(wanted) if cgroup.version() == "v2" else _take_v1(wanted)
+    return _take_v2(wanted, later) if cgroup.version() == "v2" else _take_v1({**wanted, **later})
 
 
 @contextmanager
@@ -188,16 +193,21 @@ def restore(group: Path, limit: int) -> None:
     (group / "memory.limit_in_bytes").write_text(str(limit))
 
 
-def _take_v2(wanted: Mapping[str, Take]) -> dict[str, int]:
-    """In parts: the kernel takes all of a part, or what it can of it, however long that lasts."""
+def _take_v2(*wanted: Mapping[str, Take]) -> dict[str, int]:
+    """In parts: the kernel takes all of a part, or what it can of it, however long that lasts.
+
+    Groups have their turns, so that none loses more than others because it is named first.
+    """
     deadline, taken = time.monotonic() + _STEP, dict[str, int]()
-    for name, one in wanted.items():
-        with unless_ended():
-            left = one.bytes
-            while left > 0 and time.monotonic() < deadline:
-                found = _take_part(one.group, min(_PART, left))
+    for groups in wanted:
+        turns = deque((name, one.bytes) for name, one in groups.items() if one.bytes > 0)
+        while turns and time.monotonic() < deadline:
+            name, left = turns.popleft()
+            with unless_ended():
+                found = _take_part(groups[name].group, min(_PART, left))
                 taken[name] = taken.get(name, 0) + found
-                left = left - found if found else 0
+                if 0 < found < left:
+                    turns.append((name, left - found))
     return taken
 
 
