@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from bare_service import Service
 from slicemgr.agent.chores.memory import MemoryController, _Group
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
-from slicemgr.drivers.kernel.memory_groups import Held
+from slicemgr.drivers.kernel.memory_groups import Held, Take
 from slicemgr.errors import Failed
 from slicemgr.policy.memory import State, Targets
 from slicemgr.store import tables as t
@@ -246,10 +247,13 @@ def test_what_the_node_needs_is_taken_before_what_a_throttled_sliver_exchanges(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[tuple[list[str], list[str]]]()
+
+    def take(wanted: dict[str, Take], later: dict[str, Take]) -> dict[str, int]:
+        asked.append(([*wanted], [*later]))
+        return {"exp-0": 5, "exp-1": 7}
+
     monkeypatch.setattr(memory_groups, "limit", lambda group: 90)
-    monkeypatch.setattr(
-        memory_groups, "take", lambda wanted, later: asked.append(([*wanted], [*later])) or {"exp-0": 5, "exp-1": 7}
-    )
+    monkeypatch.setattr(memory_groups, "take", take)
     groups = {
         name: _Group(Promise(name, "lxc", 0, 100, 90), Path("/7"), Held(80, 0, 0, 80)) for name in ("exp-0", "exp-1")
     }
@@ -257,3 +261,37 @@ def test_what_the_node_needs_is_taken_before_what_a_throttled_sliver_exchanges(
     taken = controller._take(groups, Targets({"exp-0": 5}, {}, exchange={"exp-1": 7}))
     assert asked == [(["exp-0"], ["exp-1"])]
     assert taken == {"exp-0": 5}, "what is exchanged is not given to the node"
+
+
+@pytest.mark.parametrize("mode", ["observe", "on"])
+def test_what_would_have_been_taken_is_reported_once(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A stand-in for `on` that takes nothing reports it in each step. After a shortage it is reported again."""
+    monkeypatch.setattr(memory_groups, "limit", lambda group: 900)
+    monkeypatch.setattr(memory_groups, "take", lambda wanted, later: {name: one.bytes for name, one in wanted.items()})
+    group = _Group(Promise("exp-0", "lxc", 100, 100, 900), Path("/7"), Held(500, 400, 0, 400))
+    controller._groups = lambda *, swap: {"exp-0": group}  # type: ignore[method-assign]
+    controller._running = lambda: None  # type: ignore[method-assign]
+    controller.mode, controller._directories = mode, {"exp-0": (7, Path("/7"))}
+
+    def taken(available: int, first: int) -> int:
+        before, controller.available = controller.total, available
+        for now in range(first, first + 8):
+            controller._rest = 0.0
+            controller.step(float(now))
+        return controller.total - before
+
+    found = [taken(40, 0), taken(300, 20), taken(40, 40)]
+    assert found == [60, 0, 60] if mode == "observe" else found[0] > 100 and found[1] == 0 and found[2] > 100
+
+
+def test_no_more_would_have_been_taken_than_a_sliver_holds(controller: Controller) -> None:
+    controller._would.update({"exp-0": 30, "exp-1": 5})
+    group = _Group(Promise("exp-0", "lxc", 5, 100, 90), Path("/7"), Held(80, 50, 0, 60))
+    found = controller._holding(group, 0.0)
+    assert (found.charged, found.idle, found.takeable) == (50, 20, 30)
+    controller._groups = lambda *, swap: {"exp-0": replace(group, held=Held(20, 10, 0, 20))}  # type: ignore[method-assign]
+    controller.mode, controller.available = "observe", 40
+    controller.step(0.0)
+    assert controller._would == {"exp-0": 20}, "the other one has ended"

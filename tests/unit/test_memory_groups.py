@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,7 @@ def test_groups_have_their_turns_and_later_ones_the_time_that_is_left(
     assert memory_groups.take({}, later) == {"three": 9 * MIB}, "also if nothing else is taken"
     passed = iter(range(9))
     monkeypatch.setattr(memory_groups, "_STEP", 5.0)
-    monkeypatch.setattr(memory_groups.time, "monotonic", lambda: float(next(passed)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(passed)))
     assert memory_groups.take(wanted, later) == {"one": 8 * MIB, "two": 8 * MIB}, "time for four parts"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,6 +87,7 @@ class MemoryController:
     _protects: bool = True  # whether the kernel may know guarantees, at first from an earlier agent
     _protected_at: float = -math.inf
     _remounts: bool = True
+    _would: Counter[str] = field(default_factory=Counter)  # bytes that `observe` would have taken in this shortage
 
     def __post_init__(self) -> None:
         self.mode = self.mode or self.config.memory.controller
@@ -141,6 +142,8 @@ class MemoryController:
         if groups is None:
             self.throttle.set({})
             return None
+        left = {name: min(n, groups[name].held.charged) for name, n in self._would.items() if name in groups}
+        self._would = Counter(left)
         holdings = [self._holding(one, now) for one in groups.values()]
         elapsed = _INTERVAL if self._last is None else now - self._last
         before, self._last = self._state, now
@@ -174,8 +177,21 @@ class MemoryController:
         since, first = self._available[0]
         sinking = (first - measured.available) / _WINDOW if now > since else 0.0
         spares, slow = cgroup.version() == "v2", self.mode == "on"
-        known = (measured.total, measured.available, measured.free, falling)
+        more = self._would_have(measured)
+        known = (measured.total, measured.available + more, measured.free + more, falling)
         return Node(*known, spares=spares, slow=slow, sinking=sinking)
+
+    def _would_have(self, measured: Memory) -> int:
+        """The bytes that the node would have beside what it has, so that `observe` does not report them in each step.
+
+        It is not known what slivers would have wanted back.
+        """
+        is_short = (
+            measured.available < memory.HIGH * measured.total or measured.free < memory.FREE_HIGH * measured.total
+        )
+        if self.mode != "observe" or not is_short:
+            self._would.clear()
+        return self._would.total()
 
     def _is_calm(self, node: Node, now: float) -> bool:
         """Whether no groups need be read. While little is free, what is guaranteed is looked up at times."""
@@ -274,15 +290,17 @@ class MemoryController:
         before = self._before.get(promise.id, held)
         reread = max(0, held.reread - before.reread)
         waited = max(0, (held.waited or 0) - (before.waited or held.waited or 0)) / 1e6
+        charged, takeable = (max(0, n - self._would[promise.id]) for n in (held.charged, held.takeable))
         if promise.type == SliverType.KVM:
             idle = self.guests.idle(promise.id, now) if self.guests is not None and self._state.short else 0
-            return holding_of_machine(promise, held.charged, idle)
-        idle = min(self.idle(one.directory, held), held.takeable)
-        return Holding(promise.id, promise.guarantee, promise.weight, held.charged, idle, reread, held.takeable, waited)
+            return holding_of_machine(promise, charged, max(0, idle - self._would[promise.id]))
+        idle = min(max(0, self.idle(one.directory, held) - self._would[promise.id]), takeable)
+        return Holding(promise.id, promise.guarantee, promise.weight, charged, idle, reread, takeable, waited)
 
     def _take(self, groups: Mapping[str, _Group], targets: Targets) -> dict[str, int]:
         """The bytes that were taken of each, or would be."""
         if self.mode != "on":
+            self._would.update(targets.take)
             return dict(targets.take)
         wanted, later = (
             {
