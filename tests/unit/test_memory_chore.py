@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from bare_service import Service
 
-from slicemgr.agent.chores.memory import MemoryController, _Group
+from slicemgr.agent.chores.memory import MemoryController
+from slicemgr.agent.chores.memory_trend import Trend
+from slicemgr.agent.chores.sliver_groups import Group
 from slicemgr.drivers.kernel import cgroup, counters, memory_groups
 from slicemgr.drivers.kernel.counters import Memory
 from slicemgr.drivers.kernel.memory_groups import Held, Take
@@ -145,7 +147,7 @@ def test_a_kernel_of_v1_takes_first_what_is_beyond_guarantees(
         assert softened == soft, mode
     with controller.store.write() as c:
         c.execute(t.slivers.update().values(memory_guarantee=0, memory_soft=None))
-    controller._protects = True
+    controller._protection._protects = True
     controller.step(40.0)
     assert softened == [9, memory_groups.UNLIMITED] and spared == []
 
@@ -161,7 +163,7 @@ def test_the_kernel_never_spares_more_than_the_node_has(
         c.execute(t.slivers.update().values(**values))
     controller.step(0.0)
     controller._state = State(short=True)
-    controller._reduce(Targets({}, {"exp-0": 3}), [Promise("exp-0", "lxc", 5, 100, 9)])
+    controller._protection.reduce({"exp-0": 3}, [Promise("exp-0", "lxc", 5, 100, 9)])
     controller.step(0.25)
     controller.step(0.5)
     assert spared == [{"/7": 5}, {"/7": 3}, {"/7": 5}]
@@ -191,16 +193,13 @@ def test_switched_off_it_reads_nothing(controller: Controller, mode: str) -> Non
     assert controller.reads(0.0) == (mode == "observe")
 
 
-def test_how_fast_memory_is_used_does_not_count_what_was_taken(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_fast_memory_is_used_does_not_count_what_was_taken() -> None:
     """Otherwise the node would stop taking as soon as it takes as much as is used."""
-    monkeypatch.setattr(cgroup, "version", lambda: "v1")
-    free = iter((900, 800, 750, 900, 600))
+    trend, free = Trend(), iter((900, 800, 750, 900, 600))
     found = []
     for now, freed in ((0.0, 0), (1.0, 0), (1.5, 50), (2.0, 200), (9.0, 0)):
-        controller._freed += freed
-        found.append(controller._node(Memory(TOTAL, TOTAL, next(free)), now).falling)
+        trend.freed += freed
+        found.append(trend.add(Memory(TOTAL, TOTAL, next(free)), now)[0])
     assert found == [0.0, 100.0, 200.0, 100.0, 0.0], "the first and one after a long time tell nothing"
 
 
@@ -226,7 +225,7 @@ def test_a_node_with_little_free_memory_is_read_at_times_if_it_may_take_some(
 def test_what_scans_find_is_idle_as_far_as_it_can_be_taken(
     controller: Controller, type_: str, found: int, idle: int
 ) -> None:
-    group = _Group(Promise("exp-0", type_, 5, 100, 9), Path("/7"), Held(100, 50, 0, 80))
+    group = Group(Promise("exp-0", type_, 5, 100, 9), 7, Path("/7"), Held(100, 50, 0, 80))
     assert type_ == "kvm" or controller._holding(group, 0.0).idle == 50, "by the lists without scans"
     controller.idle = lambda directory, held: found
     assert controller._holding(group, 0.0).idle == idle
@@ -239,7 +238,7 @@ def test_how_long_a_sliver_waited_is_counted_since_the_last_step(
     """A kernel that has just begun to count it, and one that counts again from 0, tell nothing of the time between."""
     held = [Held(100, 50, 0, 80, waited=one) for one in (before, now)]
     controller._before = {"exp-0": held[0]}
-    group = _Group(Promise("exp-0", "lxc", 5, 100, 9), Path("/7"), held[1])
+    group = Group(Promise("exp-0", "lxc", 5, 100, 9), 7, Path("/7"), held[1])
     assert controller._holding(group, 0.0).waited == waited
 
 
@@ -255,9 +254,9 @@ def test_what_the_node_needs_is_taken_before_what_a_throttled_sliver_exchanges(
     monkeypatch.setattr(memory_groups, "limit", lambda group: 90)
     monkeypatch.setattr(memory_groups, "take", take)
     groups = {
-        name: _Group(Promise(name, "lxc", 0, 100, 90), Path("/7"), Held(80, 0, 0, 80)) for name in ("exp-0", "exp-1")
+        name: Group(Promise(name, "lxc", 0, 100, 90), 7, Path("/7"), Held(80, 0, 0, 80)) for name in ("exp-0", "exp-1")
     }
-    controller.mode, controller._directories = "on", {name: (7, Path("/7")) for name in groups}
+    controller.mode = "on"
     taken = controller._take(groups, Targets({"exp-0": 5}, {}, exchange={"exp-1": 7}))
     assert asked == [(["exp-0"], ["exp-1"])]
     assert taken == {"exp-0": 5}, "what is exchanged is not given to the node"
@@ -270,10 +269,9 @@ def test_what_would_have_been_taken_is_reported_once(
     """A stand-in for `on` that takes nothing reports it in each step. After a shortage it is reported again."""
     monkeypatch.setattr(memory_groups, "limit", lambda group: 900)
     monkeypatch.setattr(memory_groups, "take", lambda wanted, later: {name: one.bytes for name, one in wanted.items()})
-    group = _Group(Promise("exp-0", "lxc", 100, 100, 900), Path("/7"), Held(500, 400, 0, 400))
-    controller._groups = lambda *, swap: {"exp-0": group}  # type: ignore[method-assign]
-    controller._running = lambda: None  # type: ignore[method-assign]
-    controller.mode, controller._directories = mode, {"exp-0": (7, Path("/7"))}
+    group = Group(Promise("exp-0", "lxc", 100, 100, 900), 7, Path("/7"), Held(500, 400, 0, 400))
+    controller.mode = mode
+    monkeypatch.setattr(controller, "_read", lambda *, swap: {"exp-0": group})
 
     def taken(available: int, first: int) -> int:
         before, controller.available = controller.total, available
@@ -286,12 +284,15 @@ def test_what_would_have_been_taken_is_reported_once(
     assert found == [60, 0, 60] if mode == "observe" else found[0] > 100 and found[1] == 0 and found[2] > 100
 
 
-def test_no_more_would_have_been_taken_than_a_sliver_holds(controller: Controller) -> None:
+def test_no_more_would_have_been_taken_than_a_sliver_holds(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     controller._would.update({"exp-0": 30, "exp-1": 5})
-    group = _Group(Promise("exp-0", "lxc", 5, 100, 90), Path("/7"), Held(80, 50, 0, 60))
+    group = Group(Promise("exp-0", "lxc", 5, 100, 90), 7, Path("/7"), Held(80, 50, 0, 60))
     found = controller._holding(group, 0.0)
     assert (found.charged, found.idle, found.takeable) == (50, 20, 30)
-    controller._groups = lambda *, swap: {"exp-0": replace(group, held=Held(20, 10, 0, 20))}  # type: ignore[method-assign]
+    less = replace(group, held=Held(20, 10, 0, 20))
+    monkeypatch.setattr(controller, "_read", lambda *, swap: {"exp-0": less})
     controller.mode, controller.available = "observe", 40
     controller.step(0.0)
     assert controller._would == {"exp-0": 20}, "the other one has ended"
