@@ -226,9 +226,9 @@ def test_what_scans_find_is_idle_as_far_as_it_can_be_taken(
     controller: Controller, type_: str, found: int, idle: int
 ) -> None:
     group = Group(Promise("exp-0", type_, 5, 100, 9), 7, Path("/7"), Held(100, 50, 0, 80))
-    assert type_ == "kvm" or controller._holding(group, 0.0).idle == 50, "by the lists without scans"
+    assert type_ == "kvm" or controller._holding(group, 0.0, 0.25).idle == 50, "by the lists without scans"
     controller.idle = lambda directory, held: found
-    assert controller._holding(group, 0.0).idle == idle
+    assert controller._holding(group, 0.0, 0.25).idle == idle
 
 
 @pytest.mark.parametrize(("before", "now", "waited"), [(1_000_000, 1_250_000, 0.25), (None, 9, 0.0), (9, 7, 0.0)])
@@ -236,10 +236,25 @@ def test_how_long_a_sliver_waited_is_counted_since_the_last_step(
     controller: Controller, before: int | None, now: int, waited: float
 ) -> None:
     """A kernel that has just begun to count it, and one that counts again from 0, tell nothing of the time between."""
-    held = [Held(100, 50, 0, 80, waited=one) for one in (before, now)]
-    controller._before = {"exp-0": held[0]}
-    group = Group(Promise("exp-0", "lxc", 5, 100, 9), 7, Path("/7"), held[1])
-    assert controller._holding(group, 0.0).waited == waited
+    last, group = (
+        Group(Promise("exp-0", "lxc", 5, 100, 9), 7, Path("/7"), Held(100, 50, 0, 80, waited=one), at)
+        for one, at in ((before, 1.0), (now, 1.25))
+    )
+    controller._before = {"exp-0": last}
+    assert controller._holding(group, 0.0, 0.25).waited == waited
+
+
+def test_what_was_counted_for_longer_than_a_step_counts_for_a_step(controller: Controller) -> None:
+    groups = [
+        Group(Promise("exp-0", "lxc", 5, 100, 9), 7, Path("/7"), Held(100, 50, reread, 80, waited=waited), at)
+        for reread, waited, at in ((0, 0, 0.0), (80, 2_000_000, 2.0))
+    ]
+    controller._before = {"exp-0": groups[0]}
+    found = controller._holding(groups[1], 2.0, 0.25)
+    assert (found.reread, found.waited) == (10, 0.25)
+    controller._before = {"exp-0": groups[1]}
+    found = controller._holding(groups[1], 2.25, 0.25)
+    assert (found.reread, found.waited) == (0, 0.0), "it was not read again"
 
 
 def test_what_the_node_needs_is_taken_before_what_a_throttled_sliver_exchanges(
@@ -271,7 +286,7 @@ def test_what_would_have_been_taken_is_reported_once(
     monkeypatch.setattr(memory_groups, "take", lambda wanted, later: {name: one.bytes for name, one in wanted.items()})
     group = Group(Promise("exp-0", "lxc", 100, 100, 900), 7, Path("/7"), Held(500, 400, 0, 400))
     controller.mode = mode
-    monkeypatch.setattr(controller, "_read", lambda *, swap: {"exp-0": group})
+    monkeypatch.setattr(controller, "_read", lambda now, *, swap, quick=False: {"exp-0": group})
 
     def taken(available: int, first: int) -> int:
         before, controller.available = controller.total, available
@@ -289,10 +304,10 @@ def test_no_more_would_have_been_taken_than_a_sliver_holds(
 ) -> None:
     controller._would.update({"exp-0": 30, "exp-1": 5})
     group = Group(Promise("exp-0", "lxc", 5, 100, 90), 7, Path("/7"), Held(80, 50, 0, 60))
-    found = controller._holding(group, 0.0)
+    found = controller._holding(group, 0.0, 0.25)
     assert (found.charged, found.idle, found.takeable) == (50, 20, 30)
     less = replace(group, held=Held(20, 10, 0, 20))
-    monkeypatch.setattr(controller, "_read", lambda *, swap: {"exp-0": less})
+    monkeypatch.setattr(controller, "_read", lambda now, *, swap, quick=False: {"exp-0": less})
     controller.mode, controller.available = "observe", 40
     controller.step(0.0)
     assert controller._would == {"exp-0": 20}, "the other one has ended"

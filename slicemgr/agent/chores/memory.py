@@ -66,7 +66,7 @@ class MemoryController:
     _state: State = field(default_factory=State)
     _last: float | None = None
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
-    _before: dict[str, Held] = field(default_factory=dict)  # what slivers held at the last step
+    _before: Mapping[str, Group] = field(default_factory=dict)  # at the last step
     _takings: Takings = field(default_factory=Takings)
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
@@ -110,8 +110,8 @@ class MemoryController:
         measured = self.measure()
         begun, groups, swap = self.spent(), None, measured.swap > 0
         node = self._node(measured, now)
-        if not self._settled and (groups := self._read(swap=swap)) is not None:
-            self._restore(groups)
+        if not self._settled and (groups := self._read(now, swap=swap)) is not None:
+            self._settle(groups)
             self._settled = True
         self._watch_guests(near=self._state.short or node.soon_available <= _WATCH * memory.HIGH * node.total)
         if self._is_calm(node, now):
@@ -126,19 +126,19 @@ class MemoryController:
         hurries = node.soon_available < low or (self._state.short and available >= high)
         if now < self._rest and not hurries:
             return None
-        groups = groups or self._read(swap=swap)
+        groups = groups or self._read(now, swap=swap, quick=hurries)
         if groups is None:
             self.throttle.set({})
             return None
         left = {name: min(n, groups[name].held.charged) for name, n in self._would.items() if name in groups}
         self._would = Counter(left)
-        holdings = [self._holding(one, now) for one in groups.values()]
         elapsed = _INTERVAL if self._last is None else now - self._last
+        holdings = [self._holding(one, now, elapsed) for one in groups.values()]
         before, self._last = self._state, now
         self._state, targets = memory.step(before, node, holdings, now, elapsed)
         promises = [one.promise for one in groups.values()]
         self._protection.reduce(targets.guarantees if self._state.short else {}, promises)
-        self._before = {name: one.held for name, one in groups.items()}
+        self._before = groups
         decided = self.spent()
         # What is taken must not come back meanwhile.
         self._throttle(groups, targets, {one.id: one.waited for one in holdings})
@@ -184,9 +184,9 @@ class MemoryController:
             self._promised = self._groups.any_guaranteed()
         return not self._promised
 
-    def _read(self, *, swap: bool) -> dict[str, Group] | None:
-        """What slivers hold, by their ids; None on hold."""
-        found = self._groups.read(swap=swap)
+    def _read(self, now: float, *, swap: bool, quick: bool = False) -> dict[str, Group] | None:
+        """What slivers hold, by their ids; None on hold. quick: see SliverGroups."""
+        found = self._groups.read(now, swap=swap, quick=quick)
         if found is not None:
             for gone in self.reclaimed.keys() - found.keys():
                 del self.reclaimed[gone]
@@ -196,16 +196,20 @@ class MemoryController:
         if self.guests is not None:
             self.guests.near, self.guests.takes = near, self.mode == "on"
 
-    def _holding(self, one: Group, now: float) -> Holding:
-        promise, held = one.promise, one.held
-        before = self._before.get(promise.id, held)
-        reread = max(0, held.reread - before.reread)
-        waited = max(0, (held.waited or 0) - (before.waited or held.waited or 0)) / 1e6
-        charged, takeable = (max(0, n - self._would[promise.id]) for n in (held.charged, held.takeable))
+    def _holding(self, one: Group, now: float, elapsed: float) -> Holding:
+        """elapsed: since the last step. What a group counted for longer, since it was not read then, counts less."""
+        promise, held, last = one.promise, one.held, self._before.get(one.promise.id, one)
+        reread, waited, would = 0, 0.0, self._would.get(promise.id, 0)
+        if one.at > last.at:
+            before, part = last.held, min(1.0, elapsed / (one.at - last.at))
+            reread = int(part * max(0, held.reread - before.reread))
+            if held.waited is not None and before.waited is not None:
+                waited = part * max(0, held.waited - before.waited) / 1e6
+        charged, takeable = max(0, held.charged - would), max(0, held.takeable - would)
         if promise.type == SliverType.KVM:
             idle = self.guests.idle(promise.id, now) if self.guests is not None and self._state.short else 0
-            return holding_of_machine(promise, charged, max(0, idle - self._would[promise.id]))
-        idle = min(max(0, self.idle(one.directory, held) - self._would[promise.id]), takeable)
+            return holding_of_machine(promise, charged, max(0, idle - would))
+        idle = min(max(0, self.idle(one.directory, held) - would), takeable)
         return Holding(promise.id, promise.guarantee, promise.weight, charged, idle, reread, takeable, waited)
 
     def _take(self, groups: Mapping[str, Group], targets: Targets) -> dict[str, int]:
@@ -225,7 +229,7 @@ class MemoryController:
         try:
             taken = memory_groups.take(wanted, later)
         finally:
-            self._restore({name: groups[name] for name in (*wanted, *later)})
+            self._restore({name: (one.group, one.limit) for name, one in (wanted | later).items()})
         taken = {name: amount for name, amount in taken.items() if name in targets.take}
         taken |= self._take_of_guests(groups, targets)
         for name, amount in taken.items():
@@ -263,18 +267,18 @@ class MemoryController:
                 self.guests.want(name, amount)
         return {name: amount for name, amount in self.guests.taken().items() if name in groups}
 
-    def _restore(self, groups: Mapping[str, Group]) -> None:
-        """Set limits that are lower than those of the rows. A row may be newer: then its step sets it as well."""
+    def _settle(self, groups: Mapping[str, Group]) -> None:
+        """End what an earlier agent left. A row may be newer than a limit: then its step sets it as well."""
+        containers = {name: one for name, one in groups.items() if one.promise.type == SliverType.LXC}
+        self._restore({name: (one.directory, one.promise.ceiling) for name, one in containers.items()})
         if cgroup.version() == "v2":
-            self.throttle.end_others(
-                {one.directory: usual(one.promise) for one in groups.values() if one.promise.type == SliverType.LXC}
-            )
-            return
-        for one in groups.values():
-            limit = memory_groups.limit(one.directory)
-            if one.promise.type == SliverType.LXC and limit is not None and limit < one.promise.ceiling:
-                log.warning("%s has its memory limit again", one.promise.id)
-                memory_groups.restore(one.directory, one.promise.ceiling)
+            self.throttle.end_others({one.directory: usual(one.promise) for one in containers.values()})
+
+    @staticmethod
+    def _restore(limits: Mapping[str, tuple[Path, int]]) -> None:
+        for sliver, (group, limit) in limits.items():
+            if memory_groups.restore(group, limit):
+                log.warning("%s has its memory limit again", sliver)
 
     def _tell(
         self,

@@ -188,9 +188,16 @@ def swap_allowed(groups: Sequence[Path]) -> Iterator[None]:
                 limit.write_bytes(read_file(limit.with_name("memory.swap.current")))
 
 
-def restore(group: Path, limit: int) -> None:
-    """Set the limit of a group (v1), which `take` may have left lower if its program was killed. Raises OSError."""
-    (group / "memory.limit_in_bytes").write_text(str(limit))
+def restore(group: Path, usual: int) -> bool:
+    """Set a limit that is lower than usual (v1), as `take` leaves it if its program was killed; whether it was.
+
+    Raises OSError.
+    """
+    now = limit(group) if cgroup.version() == "v1" else None
+    if now is None or now >= usual:
+        return False
+    (group / "memory.limit_in_bytes").write_text(str(usual))
+    return True
 
 
 def _take_v2(*wanted: Mapping[str, Take]) -> dict[str, int]:
