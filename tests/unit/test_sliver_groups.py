@@ -87,6 +87,21 @@ def test_a_sliver_that_ends_is_left_out_and_a_new_one_is_found(setting: Setting)
     assert found == setting.held
 
 
+def test_after_a_rest_all_are_read(setting: Setting) -> None:
+    charged(setting, 0.0)
+    setting.held = {name: bytes_ + 7 for name, bytes_ in setting.held.items()}
+    assert charged(setting, 60.0) == setting.held
+
+
+def test_a_sliver_that_has_started_again_is_read(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged(setting, 0.0)
+    setting.held["exp-0"] = 7
+    monkeypatch.setattr(counters, "running", lambda: {**dict.fromkeys(setting.held, 7), "exp-0": 8})
+    setting.groups._turn = 0
+    setting.groups._members_at = -1000.0
+    assert charged(setting, 0.25)["exp-0"] == 7
+
+
 def test_few_are_always_read(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliver_groups, "FEW", MANY)
     for now in range(4):

@@ -20,7 +20,7 @@ from slicemgr.store.memory_promises import Promise
 FEW = 32  # groups that are all read each time
 _LARGE = 16  # of more groups, those that are read each time
 _TURNS = 10  # times in which each of the others is read once
-_ROWS = 3.0  # seconds for which rows and pid files count meanwhile
+_VALID = 3.0  # seconds for which rows, pid files, and what a group held count meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +68,28 @@ class SliverGroups:
 
         quick: of many slivers, most have what they held when they were read last.
         """
-        if not quick or now - self._members_at > _ROWS:
+        if not quick or now - self._members_at > _VALID:
             members = self.members()
             if members is None:
                 return None
             self._members, self._members_at = members, now
-        due = self._due() if quick and len(self._members) > FEW else {one.promise.id for one in self._members}
-        version, known = cgroup.version(), self._known
-        self._known = {}
+        kept = self._kept(now) if quick and len(self._members) > FEW else {}
+        self._known, version = {}, cgroup.version()
         for one in self._members:
             name = one.promise.id
-            if name in known and name not in due:
-                self._known[name] = known[name]
+            if name in kept and kept[name].pid == one.pid:
+                self._known[name] = kept[name]
             elif (held := memory_groups.held(one.directory, version, swap=swap)) is not None:
                 self._known[name] = Group(one.promise, one.pid, one.directory, held, now)
         return self._known
 
-    def _due(self) -> set[str]:
-        """Those that hold the most beyond their guarantees, and those whose turn it is."""
+    def _kept(self, now: float) -> dict[str, Group]:
+        """Those that are not read: neither do they hold the most beyond their guarantees, nor is it their turn."""
         self._turn = (self._turn + 1) % _TURNS
         beyond = {name: one.held.charged - one.promise.guarantee for name, one in self._known.items()}
-        turn = (one.promise.id for one in self._members[self._turn :: _TURNS])
-        return {*heapq.nlargest(_LARGE, beyond, key=lambda name: beyond[name]), *turn}
+        due = set(heapq.nlargest(_LARGE, beyond, key=lambda name: beyond[name]))
+        due.update(one.promise.id for one in self._members[self._turn :: _TURNS])
+        return {name: one for name, one in self._known.items() if name not in due and now - one.at <= _VALID}
 
     def any_guaranteed(self) -> bool:
         """Whether anything is guaranteed to a sliver of this node."""
