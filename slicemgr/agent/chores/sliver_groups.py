@@ -1,6 +1,6 @@
 """The memory groups of the slivers that run here, with what was promised to each, for the memory controller.
 
-To read them costs about as much for each sliver. So while the node is in a hurry, and the controller reads them four
+Each of them costs the same to read. So while the node is in a hurry, and the controller reads them four
 times a second, it reads the largest each time and the others in turn. Times are seconds of a monotonic clock.
 """
 
