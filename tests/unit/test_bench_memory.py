@@ -178,6 +178,14 @@ def test_more_than_the_node_has_is_refused(controller: MemoryController) -> None
     assert pressure.measure(measurements.memory({"bytes": 440 * MIB}))["taken"] == [], "the control"
 
 
+def test_what_can_go_to_swap_is_room(controller: MemoryController) -> None:
+    pressure = Pressure(controller, threading.Event(), lambda: Memory(GIB, 500 * MIB, 0, 100 * MIB, 200 * MIB))
+    match = "560 MiB are too many: 500 MiB of the node's memory and 100 MiB of its swap are available"
+    with pytest.raises(Refused, match=match):
+        pressure.measure(measurements.memory({"bytes": 560 * MIB}))
+    assert pressure.measure(measurements.memory({"bytes": 540 * MIB}))["taken"] == [], "the control"
+
+
 def test_the_bytes_can_be_locked_and_the_work_of_the_kernel_is_counted(controller: MemoryController) -> None:
     params = measurements.memory({"bytes": 80 * MIB, "before": 1, "hold": 2, "after": 1, "locked": True, "swap": True})
     before = counters.meminfo()["Mlocked"]

@@ -69,8 +69,9 @@ class Pressure:
 
     def _check_room(self, wanted: int) -> None:
         now = self._memory()
-        if wanted > now.available - _RESERVE * now.total:
-            message = f"{size(wanted)} are too many: {size(now.available)} of the node's memory are available"
+        if wanted > now.available + now.swap - _RESERVE * now.total:
+            swap = f" and {size(now.swap)} of its swap" if now.swap_total else ""
+            message = f"{size(wanted)} are too many: {size(now.available)} of the node's memory{swap} are available"
             hint = f"{size(int(_RESERVE * now.total))} of it must remain available"
             raise Refused(Code.CONFLICT, message, hint=hint, field="bytes")
 
