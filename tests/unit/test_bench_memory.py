@@ -443,8 +443,8 @@ def test_the_matrix_answers_the_questions_with_figures() -> None:
     assert len(answers) == 5
     assert "2 MiB in a repetition, 80 % of it page cache" in answers[0] and "1 MiB to swap" in answers[0]
     assert "own thread took 75 %" in answers[1] and "took 25 % themselves" in answers[1]
-    assert "usage from 20 % (120) to 94 % (50)" in answers[2] and "ceiling from 43 % (200) to 45 % (0)" in answers[2]
-    assert "usage" not in answers[3] and "ceiling from" in answers[3]
+    assert "usage, from 20 % (120) to 94 % (50)" in answers[2] and "ceiling, from 43 % (200) to 45 % (0)" in answers[2]
+    assert "usage" not in answers[3] and "ceiling, from" in answers[3]
     assert "with the kernel alone in 1 of 4 settings" in answers[4].lower()
     assert "with the controller in 1 of 2 settings" in answers[4].lower()
     (table,) = (one for one in content.tables if one.title == "What each knob changes")

@@ -169,7 +169,7 @@ def _spreads(kernel: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, fl
 def _range(knob: str, values: Mapping[str, float]) -> str:
     ordered = sorted(values.items(), key=lambda one: one[1])
     (worst, least), (best, most) = ordered[0], ordered[-1]
-    return f"{knob} from {100 * least:.0f} % ({worst}) to {100 * most:.0f} % ({best})"
+    return f"{knob}, from {100 * least:.0f} % ({worst}) to {100 * most:.0f} % ({best})"
 
 
 def _performance(kernel: Mapping[str, Sequence[Measured]]) -> list[str]:
@@ -179,7 +179,7 @@ def _performance(kernel: Mapping[str, Sequence[Measured]]) -> list[str]:
     ordered = sorted(spreads, key=lambda knob: min(spreads[knob].values()) - max(spreads[knob].values()))
     parts = "; ".join(_range(knob, spreads[knob]) for knob in ordered)
     return [
-        f"How does the configuration change performance? With the kernel alone, what slivers keep changes by {parts}."
+        f"How does the configuration change performance? With the kernel alone, what slivers keep depends on {parts}."
     ]
 
 
@@ -188,8 +188,8 @@ def _policy(kernel: Mapping[str, Sequence[Measured]]) -> list[str]:
     own = [knob for knob in ("guarantee", "ceiling") if knob in spreads]
     if not own:
         return []
-    parts = " and ".join(_range(knob, spreads[knob]) for knob in own)
-    return [f"What do the knobs of containers change in what the kernel does? What slivers keep changes by {parts}."]
+    parts = ", and on ".join(_range(knob, spreads[knob]) for knob in own)
+    return [f"What do the knobs of containers change in what the kernel does? What slivers keep depends on {parts}."]
 
 
 def _desired(by: Mapping[Cell, Sequence[Measured]]) -> str:
@@ -200,8 +200,9 @@ def _desired(by: Mapping[Cell, Sequence[Measured]]) -> str:
             continue
         good = sum(_as_promised(some) for some in groups)
         parts.append(f"with {title} in {good} of {counted(len(groups), 'setting')}")
-    whole = f"each sliver within its guarantee kept {100 * KEPT:.0f} % and the one that was promised more no less"
-    return f"Do the knobs work as desired? {', '.join(parts).capitalize()} {whole}."
+    least = f"each sliver within its guarantee keeps {100 * KEPT:.0f} %"
+    whole = f"{least}, and the one that was promised more keeps as much"
+    return f"Do the knobs work as desired? They do if {whole}: {', '.join(parts)}."
 
 
 def _as_promised(some: Sequence[Measured]) -> bool:
