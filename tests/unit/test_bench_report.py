@@ -199,6 +199,15 @@ def test_counts_have_whole_numbers_on_their_axis(log: bool, counts: list[float],
     assert set(labels) <= set(shown) and all(one.isdigit() for one in shown)
 
 
+@pytest.mark.parametrize(("label", "columns"), [("a", 4), ("the memory controller, promised", 2), ("a" * 60, 1)])
+def test_a_legend_has_as_many_columns_as_fit(label: str, columns: int) -> None:
+    series = [Series(f"{label} {number}", [1.0], [1.0]) for number in range(4)]
+    figure = plots.draw(Plot("x", "x", Axis("x"), Axis("y"), series), plots._PAPER)
+    (legend,) = figure.legends
+    assert legend._ncols == columns  # type: ignore[attr-defined]
+    assert legend.get_window_extent().width <= figure.bbox.width
+
+
 def test_many_bars_and_groups_can_be_told_apart() -> None:
     """Beyond the last colour bars have stripes, and long labels side by side several lines."""
     names = [f"a-long-name-{number}" for number in range(8)]

@@ -111,12 +111,19 @@ def draw(plot: Plot, colours: Colours) -> Figure:
         for place, mark in enumerate(plot.marks):
             _mark(left, mark, place, colours)
         if len(plot.series) > 1 or plot.series[0].label:
-            legend = figure.legend(
-                handles, [_label(one) for one in plot.series], loc="outside lower center", ncols=4, frameon=False
-            )
-            for text in legend.get_texts():
-                text.set_color(colours.ink)
+            _legend(figure, handles, [_label(one) for one in plot.series], colours.ink)
         return figure
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], ink: str) -> None:
+    """A legend below the plot, with as many columns as fit."""
+    for columns in range(min(4, len(labels)), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+    for text in legend.get_texts():
+        text.set_color(ink)
 
 
 def _label(series: Series) -> str:
