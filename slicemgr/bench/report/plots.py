@@ -41,6 +41,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _SIZE = (7.2, 4.2)  # inches
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _FEW = 12  # up to this number of counts, a logarithmic axis has a label at each
+_LINES, _LINE = 4, 0.07  # lines of labels of marks, and the height of each as a part of the plot
 _ROW = 72  # characters of labels side by side
 _MARKED = 45  # up to this number of points, each one is marked
 _SETTINGS = {
@@ -108,6 +109,7 @@ def draw(plot: Plot, colours: Colours) -> Figure:
             else:
                 handles.append(_curve(axes, series, place, paint))
         _axes(plot, left, right, colours)
+        _make_room(plot, left)
         for place, mark in enumerate(plot.marks):
             _mark(left, mark, place, colours)
         if len(plot.series) > 1 or plot.series[0].label:
@@ -223,6 +225,14 @@ def _plain_numbers(axis: Scale) -> None:
     axis.set_minor_formatter(FuncFormatter(between))
 
 
+def _make_room(plot: Plot, axes: Axes) -> None:
+    """Make room above the curves for the labels of marks."""
+    lines = min(_LINES, sum(not mark.y for mark in plot.marks))
+    if lines and plot.left.most is None and not plot.left.log:
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(top=top + _LINE * lines * (top - bottom))
+
+
 def _mark(axes: Axes, mark: Mark, place: int, colours: Colours) -> None:
     """Draw a mark. place: its index among the marks, by which the labels of neighbours are set below each other."""
     style: dict[str, Any] = {"color": colours.ink, "lw": 0.9, "ls": (0, (4, 3))}
@@ -232,7 +242,7 @@ def _mark(axes: Axes, mark: Mark, place: int, colours: Colours) -> None:
         axes.annotate(mark.label, (1, mark.at), (-4, 3), xycoords=("axes fraction", "data"), ha="right", **words)
         return
     axes.axvline(mark.at, **style)
-    below = 0.98 - 0.07 * (place % 4)
+    below = 0.98 - _LINE * (place % _LINES)
     axes.annotate(mark.label, (mark.at, below), (4, 0), xycoords=("data", "axes fraction"), va="top", **words)
 
 
