@@ -272,9 +272,34 @@ def test_what_the_node_needs_is_taken_before_what_a_throttled_sliver_exchanges(
         name: Group(Promise(name, "lxc", 0, 100, 90), 7, Path("/7"), Held(80, 0, 0, 80)) for name in ("exp-0", "exp-1")
     }
     controller.mode = "on"
-    taken = controller._take(groups, Targets({"exp-0": 5}, {}, exchange={"exp-1": 7}))
+    guarantees = dict.fromkeys(groups, 0)
+    taken = controller._take(groups, Targets({"exp-0": 5}, guarantees, exchange={"exp-1": 7}), 0.0)
     assert asked == [(["exp-0"], ["exp-1"])]
     assert taken == {"exp-0": 5}, "what is exchanged is not given to the node"
+
+
+@pytest.mark.parametrize(("read", "bytes_"), [(0.0, [10]), (3.0, [30])])
+def test_what_a_sliver_has_freed_since_it_was_read_is_not_taken_of_its_guarantee(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, read: float, bytes_: list[int]
+) -> None:
+    """The control was read in this step, and has had no time to free any."""
+    asked = list[int]()
+
+    def take(wanted: dict[str, Take], later: dict[str, Take]) -> dict[str, int]:
+        asked.extend(one.bytes for one in wanted.values())
+        return {}
+
+    monkeypatch.setattr(memory_groups, "limit", lambda group: 90)
+    monkeypatch.setattr(memory_groups, "usage", lambda group, version: 60)
+    monkeypatch.setattr(memory_groups, "take", take)
+    controller.mode = "on"
+    group = Group(Promise("exp-0", "lxc", 50, 100, 90), 7, Path("/7"), Held(80, 0, 0, 80), read)
+    controller._take({"exp-0": group}, Targets({"exp-0": 30}, {"exp-0": 50}), 3.0)
+    assert asked == bytes_
+    monkeypatch.setattr(memory_groups, "usage", lambda group, version: 50)
+    asked.clear()
+    controller._take({"exp-0": replace(group, at=0.0)}, Targets({"exp-0": 30}, {"exp-0": 50}), 3.0)
+    assert asked == []
 
 
 @pytest.mark.parametrize("mode", ["observe", "on"])
@@ -283,6 +308,7 @@ def test_what_would_have_been_taken_is_reported_once(
 ) -> None:
     """A stand-in for `on` that takes nothing reports it in each step. After a shortage it is reported again."""
     monkeypatch.setattr(memory_groups, "limit", lambda group: 900)
+    monkeypatch.setattr(memory_groups, "usage", lambda group, version: 500)
     monkeypatch.setattr(memory_groups, "take", lambda wanted, later: {name: one.bytes for name, one in wanted.items()})
     group = Group(Promise("exp-0", "lxc", 100, 100, 900), 7, Path("/7"), Held(500, 400, 0, 400))
     controller.mode = mode

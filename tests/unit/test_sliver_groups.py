@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,8 +48,8 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting
         yield Setting(service, monkeypatch)
 
 
-def charged(setting: Setting, now: float, *, quick: bool = True) -> dict[str, int]:
-    found = setting.groups.read(now, swap=False, quick=quick)
+def charged(setting: Setting, now: float, *, quick: bool = True, always: Collection[str] = ()) -> dict[str, int]:
+    found = setting.groups.read(now, swap=False, quick=quick, always=always)
     assert found is not None
     return {name: one.held.charged for name, one in found.items()}
 
@@ -64,6 +64,15 @@ def test_in_a_hurry_the_largest_are_read_each_time_and_all_in_turn(setting: Sett
     assert setting.reads["exp-0"] == 1 and setting.reads.total() < 10 * 27
     charged(setting, 2.75, quick=False)
     assert setting.reads["exp-0"] == 2, "with time, all are read"
+
+
+def test_throttled_slivers_are_read_each_time(setting: Setting) -> None:
+    """Only then is it known that they wait, and they can exchange some of their memory."""
+    charged(setting, 0.0)
+    setting.reads.clear()
+    for now in range(1, 11):
+        charged(setting, now / 4, always={"exp-0"})
+    assert (setting.reads["exp-0"], setting.reads["exp-1"]) == (10, 1)
 
 
 def test_a_sliver_that_grows_is_found_and_then_read_each_time(setting: Setting) -> None:

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -68,6 +68,7 @@ class MemoryController:
     reclaimed: dict[str, tuple[int, int]] = field(default_factory=dict)  # sliver → its main process, bytes taken of it
     _before: Mapping[str, Group] = field(default_factory=dict)  # at the last step
     _takings: Takings = field(default_factory=Takings)
+    _throttled: Set[str] = frozenset()  # since the last step
     _settled: bool = False  # whether limits that an earlier agent left lower have been set again
     _rest: float = -math.inf  # no groups are read before, unless the node is in a hurry
     total: int = 0  # bytes that were taken of all slivers, or with `observe` would have been
@@ -142,7 +143,7 @@ class MemoryController:
         decided = self.spent()
         # What is taken must not come back meanwhile.
         self._throttle(groups, targets, {one.id: one.waited for one in holdings})
-        taken = self._take(groups, targets)
+        taken = self._take(groups, targets, now)
         taking = self.spent() - decided
         self._tell(before, targets, taken, available, promises, now)
         self.total += sum(taken.values())
@@ -186,7 +187,7 @@ class MemoryController:
 
     def _read(self, now: float, *, swap: bool, quick: bool = False) -> dict[str, Group] | None:
         """What slivers hold, by their ids; None on hold. quick: see SliverGroups."""
-        found = self._groups.read(now, swap=swap, quick=quick)
+        found = self._groups.read(now, swap=swap, quick=quick, always=self._state.taken.keys() | self._throttled)
         if found is not None:
             for gone in self.reclaimed.keys() - found.keys():
                 del self.reclaimed[gone]
@@ -212,7 +213,7 @@ class MemoryController:
         idle = min(max(0, self.idle(one.directory, held) - would), takeable)
         return Holding(promise.id, promise.guarantee, promise.weight, charged, idle, reread, takeable, waited)
 
-    def _take(self, groups: Mapping[str, Group], targets: Targets) -> dict[str, int]:
+    def _take(self, groups: Mapping[str, Group], targets: Targets, now: float) -> dict[str, int]:
         """The bytes that were taken of each, or would be."""
         if self.mode != "on":
             self._would.update(targets.take)
@@ -220,8 +221,9 @@ class MemoryController:
         wanted, later = (
             {
                 name: Take(groups[name].directory, amount, limit)
-                for name, amount in amounts.items()
+                for name, most in amounts.items()
                 if groups[name].promise.type == SliverType.LXC
+                and (amount := min(most, self._groups.beyond(groups[name], targets.guarantees[name], now))) > 0
                 and (limit := memory_groups.limit(groups[name].directory)) is not None
             }
             for amounts in (targets.take, targets.exchange)
@@ -250,10 +252,11 @@ class MemoryController:
             for name, most in targets.most.items():
                 one = groups[name]
                 if one.promise.type == SliverType.LXC and one.held.charged >= _NEARLY * most:
-                    wanted[one.directory] = Throttled(most, usual(one.promise))
-        self.throttle.set(wanted)
-        near = (name for name, most in targets.most.items() if groups[name].held.charged >= most - _NEAR)
-        self._takings.stop(name for name in near if groups[name].directory in wanted and waited[name] > 0)
+                    wanted[name] = Throttled(most, usual(one.promise))
+        self.throttle.set({groups[name].directory: one for name, one in wanted.items()})
+        self._throttled = wanted.keys()
+        near = (name for name, one in wanted.items() if groups[name].held.charged >= one.most - _NEAR)
+        self._takings.stop(name for name in near if waited[name] > 0)
 
     def _take_of_guests(self, groups: Mapping[str, Group], targets: Targets) -> dict[str, int]:
         """Ask machines for memory, which comes later; the bytes that have come since the last time.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,17 +64,19 @@ class SliverGroups:
         self._directories = {one.promise.id: (one.pid, one.directory) for one in found}
         return found
 
-    def read(self, now: float, *, swap: bool, quick: bool = False) -> dict[str, Group] | None:
+    def read(
+        self, now: float, *, swap: bool, quick: bool = False, always: Collection[str] = ()
+    ) -> dict[str, Group] | None:
         """What the slivers hold, by their ids; None on hold. swap: whether the node has some.
 
-        quick: of many slivers, most have what they held when they were read last.
+        quick: of many slivers, most have what they held when they were read last. always: others that are read then.
         """
         if not quick or now - self._members_at > _VALID:
             members = self.members()
             if members is None:
                 return None
             self._members, self._members_at = members, now
-        kept = self._kept(now) if quick and len(self._members) > FEW else {}
+        kept = self._kept(now, always) if quick and len(self._members) > FEW else {}
         self._known, version = {}, cgroup.version()
         for one in self._members:
             name = one.promise.id
@@ -83,13 +86,19 @@ class SliverGroups:
                 self._known[name] = Group(one.promise, one.pid, one.directory, held, now)
         return self._known
 
-    def _kept(self, now: float) -> dict[str, Group]:
+    def _kept(self, now: float, always: Collection[str]) -> dict[str, Group]:
         """Those that are not read: neither do they hold the most beyond their guarantees, nor is it their turn."""
         self._turn = (self._turn + 1) % _TURNS
         beyond = {name: one.held.charged - one.promise.guarantee for name, one in self._known.items()}
-        due = set(heapq.nlargest(_LARGE, beyond, key=lambda name: beyond[name]))
+        due = {*always, *heapq.nlargest(_LARGE, beyond, key=lambda name: beyond[name])}
         due.update(one.promise.id for one in self._members[self._turn :: _TURNS])
         return {name: one for name, one in self._known.items() if name not in due and now - one.at <= _VALID}
+
+    @staticmethod
+    def beyond(one: Group, guarantee: int, now: float) -> int:
+        """The bytes that a sliver holds beyond a guarantee; it may have freed some since it was read."""
+        charged = one.held.charged if one.at == now else memory_groups.usage(one.directory, cgroup.version())
+        return max(0, charged - guarantee)
 
     def any_guaranteed(self) -> bool:
         """Whether anything is guaranteed to a sliver of this node."""

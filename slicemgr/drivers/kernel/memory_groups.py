@@ -74,7 +74,7 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
     prefix = b"" if unified else b"total_"
     try:
         stat = read_file(f"{group}/memory.stat")
-        charged = int(read_file(f"{group}/memory.current" if unified else f"{group}/memory.usage_in_bytes"))
+        charged = _usage(group, version)
     except (OSError, ValueError):
         return None
     kinds = {}
@@ -84,6 +84,17 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
     idle, whole = (min(charged, sum(one)) for one in zip(*kinds.values(), strict=True))
     waited = pressure(f"{group}/memory.pressure") if unified else None
     return Held(charged, idle, reread(stat, prefix), whole, kinds, waited)
+
+
+def usage(group: Path, version: str) -> int:
+    """All memory that a group is charged for; 0 if it is gone. version: v1 or v2."""
+    with suppress(OSError, ValueError):
+        return _usage(group, version)
+    return 0
+
+
+def _usage(group: Path, version: str) -> int:
+    return int(read_file(f"{group}/memory.current" if version == "v2" else f"{group}/memory.usage_in_bytes"))
 
 
 def limit(group: Path) -> int | None:
