@@ -108,13 +108,18 @@ class MemoryController:
             self.throttle.set({})
             self._watch_guests(near=False)
             return None
-        measured = self.measure()
-        begun, groups, swap = self.spent(), None, measured.swap > 0
+        begun, measured = self.spent(), self.measure()
         node = self._node(measured, now)
+        self._watch_guests(near=self._state.short or node.soon_available <= _WATCH * memory.HIGH * node.total)
+        groups = self._due(node, now, swap=measured.swap > 0)
+        return None if groups is None else self._act(node, groups, now, begun)
+
+    def _due(self, node: Node, now: float, *, swap: bool) -> dict[str, Group] | None:
+        """What slivers hold, if that is to be read now; None also on hold."""
+        groups = None
         if not self._settled and (groups := self._read(now, swap=swap)) is not None:
             self._settle(groups)
             self._settled = True
-        self._watch_guests(near=self._state.short or node.soon_available <= _WATCH * memory.HIGH * node.total)
         if self._is_calm(node, now):
             self._last = None
             if not node.has_little_unused(before=self._state.slow):
@@ -122,15 +127,17 @@ class MemoryController:
                 return None
             if now < self._state.again:
                 return None
-        available, total = node.available, node.total
-        low, high = memory.LOW * total, memory.HIGH * total
-        hurries = node.soon_available < low or (self._state.short and available >= high)
+        ends = self._state.short and node.available >= memory.HIGH * node.total
+        hurries = ends or node.soon_available < memory.LOW * node.total
         if now < self._rest and not hurries:
             return None
         groups = groups or self._read(now, swap=swap, quick=hurries)
         if groups is None:
             self.throttle.set({})
-            return None
+        return groups
+
+    def _act(self, node: Node, groups: dict[str, Group], now: float, begun: float) -> Targets:
+        """Take memory as the policy decides. begun: the processor time of this thread when the step began."""
         left = {name: min(n, groups[name].held.charged) for name, n in self._would.items() if name in groups}
         self._would = Counter(left)
         elapsed = _INTERVAL if self._last is None else now - self._last
@@ -145,7 +152,7 @@ class MemoryController:
         self._throttle(groups, targets, {one.id: one.waited for one in holdings})
         taken = self._take(groups, targets, now)
         taking = self.spent() - decided
-        self._tell(before, targets, taken, available, promises, now)
+        self._tell(before, targets, taken, node.available, promises, now)
         self.total += sum(taken.values())
         self._trend.freed += sum(taken.values()) if self.mode == "on" else 0
         self.taking += taking
