@@ -34,14 +34,23 @@ class Machines:
         return replace(node, acceleration=self.found.acceleration, counter_rate=self.counter_rate)
 
     def find(self, then: Callable[[], None]) -> None:
-        """Find the acceleration in the background, because a guest that does not boot takes long; then call `then`."""
+        """Find the acceleration: at once if it was found before, so that a restart of the agent refuses no machines.
+
+        Otherwise in the background, because a guest that does not boot takes long, and `then` is called.
+        """
+        known = acceleration.cached(self._wanted, self._cache)
+        if known is not None:
+            self._set(known)
+            return
 
         def work() -> None:
-            found = acceleration.find(self._wanted, self._cache)
-            if found.acceleration is Acceleration.EMULATION:
-                self.counter_rate = acceleration.counter_rate()
-            self.found = found
-            log.info("virtual machines: %s: %s", found.acceleration or "none", found.reason)
+            self._set(acceleration.find(self._wanted, self._cache))
             then()
 
         threading.Thread(target=work, name="acceleration", daemon=True).start()
+
+    def _set(self, found: Found) -> None:
+        if found.acceleration is Acceleration.EMULATION:
+            self.counter_rate = acceleration.counter_rate()
+        self.found = found
+        log.info("virtual machines: %s: %s", found.acceleration or "none", found.reason)

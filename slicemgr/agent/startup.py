@@ -49,8 +49,8 @@ def prepare(node: Node) -> None:
         slivers = hold.published(slivers, _without_rows(config, {one.id for one in slivers}))
     images.note_findings(config, node.store, node.journal)
     node.publisher.reset(slivers)
-    node.announce()
     node.machines.find(node.announce)
+    node.announce()
 
 
 def _without_rows(config: Config, known: set[str]) -> list[Sliver]:

@@ -31,15 +31,16 @@ from slicemgr.store import schema
 from slicemgr.web import create_app
 
 PROGRAMS = {
-    *(f"libexec/sliver-{name}" for name in ("balloons", "counter", "latency", "launcher", "probe", "reclaim", "view")),
+    *(f"libexec/sliver-{name}" for name in ("balloons", "counter", "latency", "launcher", "probe", "reclaim")),
+    *(f"libexec/sliver-{name}" for name in ("throttle", "view")),
     "images/init/init",
     "images/init/sshd-listener",
 }
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-# The folders of what the README copies by hand, of the programs in C, and of the documents that it links to.
+# The folders of what the README copies by hand, of the documents that it links to, and of the programs in C.
 BESIDE = (
-    *("docs", "requirements", "tools/balloons", "tools/counter", "tools/init", "tools/latency", "tools/launcher"),
-    *("tools/listener", "tools/nginx", "tools/probe", "tools/reclaim", "tools/units", "tools/view"),
+    *("docs", "requirements", "tools/nginx", "tools/units"),
+    *sorted({str(one.parent.relative_to(prodhost.REPO)) for one in prodhost.REPO.glob("tools/*/*.c")}),
 )
 
 

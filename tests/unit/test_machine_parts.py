@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
+from bare_service import config_in
 
+from slicemgr.agent.acceleration import Machines
+from slicemgr.config import LibvirtConfig
 from slicemgr.drivers.guest import seed
 from slicemgr.drivers.guest.identity import Identity
 from slicemgr.drivers.importer import boot_loader
@@ -196,6 +200,21 @@ def test_what_was_found_is_remembered(tmp_path: Path) -> None:
     assert acceleration.find("emulation", cache) == first
     cache.write_text("{}")
     assert acceleration.find("kvm", cache).acceleration is Acceleration.KVM
+
+
+def test_an_agent_that_starts_again_knows_at_once_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceleration, "counter_rate", lambda: 7)
+    config = config_in(tmp_path, libvirt=LibvirtConfig(acceleration="emulation"))
+    config.node.state_dir.mkdir()
+    found = threading.Event()
+    first = Machines(config)
+    first.find(found.set)
+    assert found.wait(60) and first.found is not None
+    again = Machines(config)
+    again.find(lambda: pytest.fail("there is nothing to wait for"))
+    assert (again.found, again.counter_rate) == (first.found, 7)
 
 
 def test_both_formats_are_always_named() -> None:

@@ -71,18 +71,23 @@ def decide(wanted: str, *, device: bool, kernel: bool, kvm_boots: bool, emulatio
 
 def find(wanted: str, cache: Path) -> Found:
     """The acceleration of this node, cached per kernel, QEMU and setting. The first call takes up to 80 s."""
-    key = _key(wanted)
-    try:
-        known = json.loads(cache.read_text())
-        if known["key"] == key:
-            one = known["found"]["acceleration"]
-            return Found(Acceleration(one) if one else None, known["found"]["reason"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    known = cached(wanted, cache)
+    if known is not None:
+        return known
     found = _try(wanted)
     with suppress(FileNotFoundError):  # `slicemgr doctor` may be the first command on a host
-        atomic_file.write(cache, json.dumps({"key": key, "found": asdict(found)}))
+        atomic_file.write(cache, json.dumps({"key": _key(wanted), "found": asdict(found)}))
     return found
+
+
+def cached(wanted: str, cache: Path) -> Found | None:
+    """The acceleration that was found earlier; None if it was not, or with another kernel, QEMU or setting."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(cache.read_text())
+        if known["key"] == _key(wanted):
+            one = known["found"]["acceleration"]
+            return Found(Acceleration(one) if one else None, known["found"]["reason"])
+    return None
 
 
 def counter_rate(cpuinfo: Path = Path("/proc/cpuinfo"), program: Path = COUNTER) -> int:
