@@ -87,7 +87,7 @@ def test_the_agent_scans_while_little_memory_is_free(two: Node) -> None:
     words = [sys.executable, "-c", HOLD, str(info["MemFree"] - info["MemTotal"] // 5)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holds:
         assert holds.stdout is not None and holds.stdout.readline() == "held\n"
-        eventually(NOTE.exists, "a scan begins", 120)
+        eventually(NOTE.exists, "a scan begins", 600)  # it rests after an earlier one, the longer the more that cost
         eventually(lambda: not NOTE.exists(), "it ends", 180)
         holds.communicate()
     assert init_of(two, "half") > 0

@@ -132,7 +132,7 @@ def test_what_is_guaranteed_stays_and_without_a_guarantee_it_goes(two: Node) -> 
     finally:
         two.ok("resize", "kept", "--memory-guarantee", str(GUARANTEE))
     assert guarded["kept"] > 0.95 and guarded["idle"] < 0.7, (guarded, control)
-    assert control["kept"] < 0.8, (guarded, control)
+    assert control["kept"] < 0.9, (guarded, control)
 
 
 @pytest.fixture
