@@ -290,13 +290,13 @@ def test_what_a_sliver_has_freed_since_it_was_read_is_not_taken_of_its_guarantee
         return {}
 
     monkeypatch.setattr(memory_groups, "limit", lambda group: 90)
-    monkeypatch.setattr(memory_groups, "usage", lambda group, version: 60)
+    monkeypatch.setattr(memory_groups, "usage", lambda group: 60)
     monkeypatch.setattr(memory_groups, "take", take)
     controller.mode = "on"
     group = Group(Promise("exp-0", "lxc", 50, 100, 90), 7, Path("/7"), Held(80, 0, 0, 80), read)
     controller._take({"exp-0": group}, Targets({"exp-0": 30}, {"exp-0": 50}), 3.0)
     assert asked == bytes_
-    monkeypatch.setattr(memory_groups, "usage", lambda group, version: 50)
+    monkeypatch.setattr(memory_groups, "usage", lambda group: 50)
     asked.clear()
     controller._take({"exp-0": replace(group, at=0.0)}, Targets({"exp-0": 30}, {"exp-0": 50}), 3.0)
     assert asked == []
@@ -308,7 +308,7 @@ def test_what_would_have_been_taken_is_reported_once(
 ) -> None:
     """A stand-in for `on` that takes nothing reports it in each step. After a shortage it is reported again."""
     monkeypatch.setattr(memory_groups, "limit", lambda group: 900)
-    monkeypatch.setattr(memory_groups, "usage", lambda group, version: 500)
+    monkeypatch.setattr(memory_groups, "usage", lambda group: 500)
     monkeypatch.setattr(memory_groups, "take", lambda wanted, later: {name: one.bytes for name, one in wanted.items()})
     group = Group(Promise("exp-0", "lxc", 100, 100, 900), 7, Path("/7"), Held(500, 400, 0, 400))
     controller.mode = mode

@@ -98,7 +98,7 @@ class MemoryController:
 
     def directories(self) -> list[Path]:
         """The groups of the slivers that run here; none on hold."""
-        return [one.directory for one in self._groups.members() or []]
+        return [one.directory for one in (self._groups.members() or {}).values()]
 
     def step(self, now: float) -> Targets | None:
         """One step; None while no groups are read, or on hold. now: of a monotonic clock. Raises OSError."""
@@ -226,14 +226,7 @@ class MemoryController:
             self._would.update(targets.take)
             return dict(targets.take)
         wanted, later = (
-            {
-                name: Take(groups[name].directory, amount, limit)
-                for name, most in amounts.items()
-                if groups[name].promise.type == SliverType.LXC
-                and (amount := min(most, self._groups.beyond(groups[name], targets.guarantees[name], now))) > 0
-                and (limit := memory_groups.limit(groups[name].directory)) is not None
-            }
-            for amounts in (targets.take, targets.exchange)
+            _of_containers(groups, amounts, targets.guarantees, now) for amounts in (targets.take, targets.exchange)
         )
         try:
             taken = memory_groups.take(wanted, later)
@@ -310,6 +303,22 @@ class MemoryController:
             observations.record(c, events, "")  # events are of no node
             if self.config.joined:
                 outbox.add(c, events)
+
+
+def _of_containers(
+    groups: Mapping[str, Group], amounts: Mapping[str, int], guarantees: Mapping[str, int], now: float
+) -> dict[str, Take]:
+    """What to take of containers: these amounts, but nothing of their guarantees. now: of this step."""
+    found = {}
+    for name, most in amounts.items():
+        one = groups[name]
+        if one.promise.type != SliverType.LXC:
+            continue
+        amount = min(most, one.beyond(guarantees[name], now))
+        limit = memory_groups.limit(one.directory)
+        if amount and limit is not None:
+            found[name] = Take(one.directory, amount, limit)
+    return found
 
 
 def holding_of_machine(promise: Promise, charged: int, idle: int) -> Holding:

@@ -41,9 +41,10 @@ class Protection:
         if members is None:
             return
         if unified:
-            memory_groups.protect({one.directory: self._left(one) if guaranteed else 0 for one in members})
+            memory_groups.protect({one.directory: self._left(one) if guaranteed else 0 for one in members.values()})
         else:
-            memory_groups.take_first({one.directory: self._soft(one, guaranteed=guaranteed) for one in members})
+            soft = {one.directory: self._soft(one, guaranteed=guaranteed) for one in members.values()}
+            memory_groups.take_first(soft)
         self._protects = guaranteed
         if unified and guaranteed and self._remounts:
             self._reach_inner_groups()

@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from slicemgr.config import Config
@@ -40,29 +41,33 @@ class Group(Member):
     held: Held
     at: float = 0.0
 
+    def beyond(self, guarantee: int, now: float) -> int:
+        """The bytes that it holds beyond a guarantee now; it may have freed some since it was read."""
+        return max(0, (self.held.charged if self.at == now else memory_groups.usage(self.directory)) - guarantee)
+
 
 @dataclass(slots=True)
 class SliverGroups:
     config: Config
     store: Store
-    _directories: dict[str, tuple[int, Path]] = field(default_factory=dict)  # sliver → main process and its group
-    _members: list[Member] = field(default_factory=list)
+    _members: dict[str, Member] = field(default_factory=dict)
     _members_at: float = -math.inf
     _known: dict[str, Group] = field(default_factory=dict)
     _turn: int = 0
 
-    def members(self) -> list[Member] | None:
-        """The slivers that run; None during the hold after a restore, whose rows are older than slivers."""
+    def members(self) -> dict[str, Member] | None:
+        """The slivers that run, by id; None during the hold after a restore, whose rows are older than slivers."""
         running = counters.running()
         with self.store.read() as c:
             if incarnation.held(c) is not None:
                 return None
             promises = [one for one in memory_promises.of_node(c, self.config.node.name) if one.id in running]
-        found = [
-            Member(one, running[one.id], there) for one in promises if (there := self._of(one.id, running[one.id]))
-        ]
-        self._directories = {one.promise.id: (one.pid, one.directory) for one in found}
-        return found
+        self._members = {
+            one.id: Member(one, running[one.id], directory)
+            for one in promises
+            if (directory := self._directory(one.id, running[one.id]))
+        }
+        return self._members
 
     def read(
         self, now: float, *, swap: bool, quick: bool = False, always: Collection[str] = ()
@@ -72,14 +77,12 @@ class SliverGroups:
         quick: of many slivers, most have what they held when they were read last. always: others that are read then.
         """
         if not quick or now - self._members_at > _VALID:
-            members = self.members()
-            if members is None:
+            if self.members() is None:
                 return None
-            self._members, self._members_at = members, now
+            self._members_at = now
         kept = self._kept(now, always) if quick and len(self._members) > FEW else {}
         self._known, version = {}, cgroup.version()
-        for one in self._members:
-            name = one.promise.id
+        for name, one in self._members.items():
             if name in kept and kept[name].pid == one.pid:
                 self._known[name] = kept[name]
             elif (held := memory_groups.held(one.directory, version, swap=swap)) is not None:
@@ -91,24 +94,18 @@ class SliverGroups:
         self._turn = (self._turn + 1) % _TURNS
         beyond = {name: one.held.charged - one.promise.guarantee for name, one in self._known.items()}
         due = {*always, *heapq.nlargest(_LARGE, beyond, key=lambda name: beyond[name])}
-        due.update(one.promise.id for one in self._members[self._turn :: _TURNS])
+        due.update(islice(self._members, self._turn, None, _TURNS))
         return {name: one for name, one in self._known.items() if name not in due and now - one.at <= _VALID}
-
-    @staticmethod
-    def beyond(one: Group, guarantee: int, now: float) -> int:
-        """The bytes that a sliver holds beyond a guarantee; it may have freed some since it was read."""
-        charged = one.held.charged if one.at == now else memory_groups.usage(one.directory, cgroup.version())
-        return max(0, charged - guarantee)
 
     def any_guaranteed(self) -> bool:
         """Whether anything is guaranteed to a sliver of this node."""
         with self.store.read() as c:
             return memory_promises.any_of_node(c, self.config.node.name)
 
-    def _of(self, sliver: str, pid: int) -> Path | None:
-        """The group of a sliver, which stays the same while its main process runs."""
-        known = self._directories.get(sliver)
-        return known[1] if known is not None and known[0] == pid else memory_groups.group(sliver, pid)
+    def _directory(self, sliver: str, pid: int) -> Path | None:
+        """That of a sliver's group, which stays the same while its main process runs."""
+        known = self._members.get(sliver)
+        return known.directory if known is not None and known.pid == pid else memory_groups.group(sliver, pid)
 
 
 def usual(promise: Promise) -> int:

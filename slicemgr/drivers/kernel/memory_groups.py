@@ -86,10 +86,10 @@ def held(group: Path, version: str, *, swap: bool) -> Held | None:
     return Held(charged, idle, reread(stat, prefix), whole, kinds, waited)
 
 
-def usage(group: Path, version: str) -> int:
-    """All memory that a group is charged for; 0 if it is gone. version: v1 or v2."""
+def usage(group: Path) -> int:
+    """All memory that a group is charged for; 0 if it is gone."""
     with suppress(OSError, ValueError):
-        return _usage(group, version)
+        return _usage(group, cgroup.version())
     return 0
 
 
