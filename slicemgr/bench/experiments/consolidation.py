@@ -9,7 +9,6 @@ nearly all of its limit, as each may at times.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from slicemgr.bench.experiments.memory_loads import WORKLOADS, Sliver
 from slicemgr.bench.experiments.memory_setting import MIB
 from slicemgr.bench.frame import cleanup, guard, slivers, timed_load
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf
+from slicemgr.bench.frame.one_node import WithLogin
 from slicemgr.client import Client
 from slicemgr.config import parse_size
 from slicemgr.errors import SlicemgrError, invalid
@@ -111,14 +111,12 @@ def steps(parameters: ConsolidationParameters) -> list[StepOf[Run]]:
     return found
 
 
-class Consolidation:
+class Consolidation(WithLogin):
     """The experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: ConsolidationParameters) -> None:
+        super().__init__(parameters.connect(), parameters.node, parameters.prefix, parameters.key)
         self._parameters = parameters
-        self._client = parameters.connect()
-        self._key = slivers.Key(parameters.key)
-        self._stop = threading.Event()
 
     def steps(self) -> list[StepOf[Run]]:
         return steps(self._parameters)
@@ -166,19 +164,6 @@ class Consolidation:
             "broken": bool(broken),
             "looks": looks,
         }
-
-    def interrupt(self) -> None:
-        self._stop.set()
-
-    def clean(self, progress: Progress) -> None:
-        cleanup.delete(self._client, self._parameters.prefix, progress)
-
-    def close(self) -> None:
-        self._key.close()
-        self._client.close()
-
-    def _facts(self) -> dict[str, Any]:
-        return self._client.nodes.get(self._parameters.node)["facts"]
 
     def _request(self, number: int, found: Size) -> wire.SliceRequest:
         parameters = self._parameters

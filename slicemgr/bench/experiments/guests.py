@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import shlex
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from slicemgr.bench.experiments.lifecycle import timed_create
 from slicemgr.bench.frame import cleanup, guard, slivers
 from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step, StepOf
 from slicemgr.bench.frame.load_hosts import checked
+from slicemgr.bench.frame.one_node import WithLogin
 from slicemgr.bench.frame.sent_program import SentProgram
 from slicemgr.client import Client
 from slicemgr.client.ssh import answers
@@ -136,21 +136,16 @@ def steps(parameters: GuestsParameters) -> list[StepOf[Part]]:
     return found
 
 
-class Guests:
+class Guests(WithLogin):
     """The experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: GuestsParameters) -> None:
+        super().__init__(parameters.connect(), parameters.node, parameters.prefix, parameters.key)
         self._parameters = parameters
-        self._client = parameters.connect()
-        self._key = slivers.Key(parameters.key)
-        self._stop = threading.Event()
         self._usual: dict[str, float] = {}  # seconds in which a guest has started, the longest
 
     def steps(self) -> list[StepOf[Part]]:
         return steps(self._parameters)
-
-    def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: StepOf[Part]) -> guard.Need:
         most = max(LEAST) if step.work.what == "least" else parse_size(self._parameters.memory, "--memory")
@@ -176,17 +171,6 @@ class Guests:
                 return head | self._work(part, progress)
             case _:
                 return head | {"least": self._least(part.guest, progress)}
-
-    def interrupt(self) -> None:
-        self._stop.set()
-
-    def clean(self, progress: Progress) -> None:
-        """Delete the slices. Raises SlicemgrError."""
-        cleanup.delete(self._client, self._parameters.prefix, progress)
-
-    def close(self) -> None:
-        self._client.close()
-        self._key.close()
 
     def _start(self, part: Part, progress: Progress) -> Json:
         """Seconds of each start by phase, and the memory of an idle guest."""

@@ -19,6 +19,7 @@ from slicemgr import wire
 from slicemgr.bench.experiments import inside
 from slicemgr.bench.frame import cleanup, guard, slivers
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
+from slicemgr.bench.frame.one_node import WithLogin
 from slicemgr.client import Client
 from slicemgr.config import parse_size
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
@@ -112,22 +113,17 @@ def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
     return found
 
 
-class Lifecycle:
+class Lifecycle(WithLogin):
     """The lifecycle experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: LifecycleParameters) -> None:
+        super().__init__(parameters.connect(), parameters.node, parameters.prefix, parameters.key)
         self._parameters = parameters
-        self._client = parameters.connect()
-        self._key = slivers.Key(parameters.key)
-        self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
         self._asked: str | int | None = None  # the operation of a baseline that may be running
 
     def steps(self) -> list[StepOf[Part]]:
         return steps(self._parameters)
-
-    def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: StepOf[Part]) -> guard.Need:
         memory = parse_size(self._parameters.memory, "--memory")
@@ -163,9 +159,6 @@ class Lifecycle:
         names = [f"{self._parameters.prefix}{index:04}" for index in range(self._parameters.count)]
         return self._slices(series, names, progress)
 
-    def interrupt(self) -> None:
-        self._stop.set()
-
     def clean(self, progress: Progress) -> None:
         """Delete the slices. A running baseline cannot be stopped; it deletes its own slivers, which is awaited."""
         if self._asked is not None:
@@ -173,10 +166,6 @@ class Lifecycle:
             self._client.operations.wait(self._asked, _RAW_SECONDS)
             self._asked = None
         cleanup.delete(self._client, self._parameters.prefix, progress)
-
-    def close(self) -> None:
-        self._client.close()
-        self._key.close()
 
     # raw
 

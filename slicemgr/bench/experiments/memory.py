@@ -13,7 +13,6 @@ Only page cache can be taken on a node without swap, so slivers use files by def
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -41,6 +40,7 @@ from slicemgr.bench.experiments.memory_setting import (
 )
 from slicemgr.bench.frame import cleanup, guard, slivers, timed_load
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf
+from slicemgr.bench.frame.one_node import WithLogin
 from slicemgr.client import Client
 from slicemgr.client.nodes import MemoryRequest
 from slicemgr.config import parse_size
@@ -114,14 +114,12 @@ def configurations(cgroup: object) -> tuple[str, ...]:
     return tuple(one for one in CONFIGURATIONS if one != GUARANTEE or cgroup == "v2")
 
 
-class Memory:
+class Memory(WithLogin):
     """The experiment of memory; see `experiment.Experiment`."""
 
     def __init__(self, parameters: MemoryParameters) -> None:
+        super().__init__(parameters.connect(), parameters.node, parameters.prefix, parameters.key)
         self._parameters = parameters
-        self._client = parameters.connect()
-        self._key = slivers.Key(parameters.key)
-        self._stop = threading.Event()
         self._memory, self._swaps = 0, False
 
     def steps(self) -> list[StepOf[Run]]:
@@ -197,19 +195,6 @@ class Memory:
                 for name, one in found.items()
             },
         }
-
-    def interrupt(self) -> None:
-        self._stop.set()
-
-    def clean(self, progress: Progress) -> None:
-        cleanup.delete(self._client, self._parameters.prefix, progress)
-
-    def close(self) -> None:
-        self._key.close()
-        self._client.close()
-
-    def _facts(self) -> dict[str, Any]:
-        return self._client.nodes.get(self._parameters.node)["facts"]
 
     def _request(self, name: str, size: Size) -> wire.SliceRequest:
         more: dict[str, Any] = {

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from pathlib import Path
 from slicemgr import names, wire
 from slicemgr.bench.frame import cleanup, guard, iperf, slivers
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
+from slicemgr.bench.frame.one_node import OneNode
 from slicemgr.bench.peers import namespaces, systems
 from slicemgr.bench.peers.kinds import PEERS, Cost, version
 from slicemgr.bench.peers.namespaces import PEER_SIDE, Sandbox
@@ -122,23 +122,19 @@ def steps(parameters: PeersParameters, missing: Mapping[str, Sequence[str]]) -> 
     return found
 
 
-class Peers:
+class Peers(OneNode):
     """See `experiment.Experiment`. A failure of one system stops its series only."""
 
     def __init__(self, parameters: PeersParameters) -> None:
+        super().__init__(parameters.connect(), parameters.node, parameters.prefix)
         self._parameters = parameters
-        self._client = parameters.connect()
         self._missing = {key: PEERS[key].missing() for key in parameters.peers}
         self._base = Path()
         self._sandbox: Sandbox | None = None
-        self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
     def steps(self) -> list[StepOf[Turn]]:
         return steps(self._parameters, self._missing)
-
-    def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: StepOf[Turn]) -> guard.Need:
         key = step.work.key
@@ -194,9 +190,6 @@ class Peers:
             namespaces.remove(self._parameters.pool, self._parameters.prefix)
         finally:
             cleanup.delete(self._client, self._parameters.prefix, progress)
-
-    def close(self) -> None:
-        self._client.close()
 
     # one system
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from enum import Enum
 from slicemgr import wire
 from slicemgr.bench.frame import cleanup, guard, slivers
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
+from slicemgr.bench.frame.one_node import OneNode
 from slicemgr.client import Client
 from slicemgr.client.ssh import answers
 from slicemgr.config import parse_size
@@ -102,22 +102,18 @@ def steps(parameters: ScaleParameters) -> list[ScaleStep]:
     return found
 
 
-class Scale:
+class Scale(OneNode):
     """The scale experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: ScaleParameters) -> None:
+        super().__init__(parameters.connect(), parameters.node, parameters.prefix)
         self._parameters = parameters
-        self._client = parameters.connect()
         self._slivers: dict[str, wire.Sliver] = {}  # of each slice that answers, by the name of the slice
         self._looks: dict[int, guard.State] = {}  # of this series, by the number of slivers
-        self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
     def steps(self) -> list[ScaleStep]:
         return steps(self._parameters)
-
-    def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: ScaleStep) -> guard.Need:
         """From the costs of the slivers of this series, or of the last ones if they cost more; an estimate at first."""
@@ -151,15 +147,6 @@ class Scale:
                 return {"slivers": count, "seconds": time.monotonic() - begun}
             case Grow(size):
                 return self._grow(size, progress)
-
-    def interrupt(self) -> None:
-        self._stop.set()
-
-    def clean(self, progress: Progress) -> None:
-        cleanup.delete(self._client, self._parameters.prefix, progress)
-
-    def close(self) -> None:
-        self._client.close()
 
     # the steps
 
