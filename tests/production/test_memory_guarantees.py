@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from test_units import MIB, SCOPES, init_of, systemctl
 from testbed import Node, eventually
 
+from slicemgr.client.nodes import MemoryRequest
 from slicemgr.drivers.kernel import cgroup, memory_groups
 from slicemgr.drivers.kernel.counters import meminfo, value_in
 from slicemgr.drivers.kernel.memory_groups import Take
@@ -165,6 +167,54 @@ def test_a_throttled_sliver_does_not_grow_until_that_ends(two: Node, tmp_path: P
     assert grown < GROWN / 4, grown // MIB
     two.inside("idle", "touch enough")
     eventually(lambda: current() - before < GROWN / 2, "its program has ended", 30)
+
+
+@pytest.mark.parametrize(("setting", "is_set_back"), [("", True), ("KillMode=mixed", False)], ids=["ours", "weakened"])
+def test_what_was_throttled_is_not_if_the_agent_is_killed(two: Node, setting: str, is_set_back: bool) -> None:
+    """And does not start again. In the control, systemd kills the program that sets the limit back, too."""
+    own = group(two, "idle")
+
+    def is_throttled() -> bool:
+        return (own / "memory.high").read_text() != "max\n"
+
+    two.inside("idle", CACHE)
+    with other_unit(two, f"[Service]\nRestart=no\n{setting}\n"):
+        hold_nearly_all(two)
+        eventually(is_throttled, "it is throttled", 90)
+        assert keepers()
+        systemctl(two, "kill", "--signal=KILL", "--kill-who=main", "slicemgr-agent")
+        eventually(lambda: not keepers(), "the program has ended", 30)
+        assert is_throttled() is not is_set_back
+    eventually(lambda: not is_throttled(), "an agent that starts sets it back", 60)
+
+
+@contextmanager
+def other_unit(node: Node, text: str) -> Iterator[None]:
+    """The agent runs with other settings of systemd."""
+    file = Path("/run/systemd/system/slicemgr-agent.service.d/test.conf")
+    file.parent.mkdir(parents=True)
+    try:
+        file.write_text(text)
+        systemctl(node, "daemon-reload")
+        yield
+    finally:
+        file.unlink()
+        file.parent.rmdir()
+        systemctl(node, "daemon-reload")
+        systemctl(node, "restart", "slicemgr-agent")
+
+
+def hold_nearly_all(node: Node) -> None:
+    """The agent starts a program that leaves so little of the host's memory that the controller throttles slivers."""
+    found, [name] = meminfo(), (one["name"] for one in node.nodes())
+    bytes_ = found["MemAvailable"] - int(0.055 * found["MemTotal"])
+    request: MemoryRequest = {"bytes": bytes_, "before": 0, "hold": 120, "after": 0, "controller": "on", "locked": True}
+    with node.client() as client:
+        client.nodes.measure_memory(name, request)
+
+
+def keepers() -> str:
+    return subprocess.run(["pgrep", "-f", "sliver-throttle /"], capture_output=True, text=True).stdout
 
 
 @pytest.mark.usefixtures("swap")

@@ -44,6 +44,10 @@ def test_systemd_does_not_give_up_while_the_database_is_away(unit: str) -> None:
     assert 5 * float(found["RestartSec"]) > 10
 
 
+def test_the_programs_that_set_back_what_the_agent_has_set_outlive_it() -> None:
+    assert settings("slicemgr-agent")["KillMode"] == "process"
+
+
 @pytest.mark.parametrize("unit", [one for one in sorted(UNITS) if "ExecStartPre" in settings(one)])
 def test_there_is_time_for_a_migration(unit: str) -> None:
     """systemd's own limit is 90 seconds."""
