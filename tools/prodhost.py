@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -301,14 +302,15 @@ def run(
     kind: str,
     output: Path | None = None,
     hardware: machine.Hardware = machine.USUAL,
-    bench: Sequence[str] = (),
+    bench: Sequence[Sequence[str]] = (),
     programs: Sequence[Path] = (),
 ) -> str:
     """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
     kind: of KINDS; packages are installed on the running machine. output: the folder for the files that tests of the
-    first boot keep. bench: arguments of `slicectl bench` that its tests run, with the packages that they need.
+    first boot keep. bench: commands that its tests run, `slicectl bench` or a file of tools/, with the packages that
+    they need.
     programs: copied to /usr/local/bin.
     """
     text = INSTALL.read_text()
@@ -363,11 +365,16 @@ def main() -> int:
     parser.add_argument(
         "--bench", action="append", default=[], metavar="ARGUMENTS", help="measure by `slicectl bench ARGUMENTS`"
     )
+    parser.add_argument(
+        "--tool", action="append", default=[], metavar="FILE ARGUMENTS", help="measure by a program of tools/"
+    )
     parser.add_argument("--program", action="append", type=Path, default=[], help="to copy to /usr/local/bin")
-    parser.add_argument("tests", nargs="*", metavar="TEST", help="of the first boot; not needed with --bench")
+    parser.add_argument("tests", nargs="*", metavar="TEST", help="of the first boot; not needed with --bench or --tool")
     arguments = parser.parse_args()
-    if not arguments.tests and not arguments.bench:
-        parser.error("name a TEST or a --bench")
+    bench = [["slicectl", "bench", *shlex.split(one)] for one in arguments.bench]
+    bench += [[f"tools/{name}", *more] for name, *more in map(shlex.split, arguments.tool)]
+    if not arguments.tests and not bench:
+        parser.error("name a TEST, a --bench or a --tool")
     if arguments.output is not None:
         arguments.output.mkdir(parents=True)  # an error now, not after the machine has ended
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -387,7 +394,7 @@ def main() -> int:
         kind=arguments.kind,
         output=arguments.output,
         hardware=machine.Hardware(arguments.memory, arguments.swap, arguments.legacy),
-        bench=arguments.bench,
+        bench=bench,
         programs=arguments.program,
     )
     whole, results = machine.merge(output)
