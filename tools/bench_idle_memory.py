@@ -131,8 +131,11 @@ class Bench:
         return Idle(words, self._options.workload, size, seconds)
 
     def _watch(self, mode: str, seconds: int) -> int | str:
-        """An operation that has the controller work in this mode, and records the memory of the node."""
-        request: MemoryRequest = {"bytes": 0, "before": seconds, "hold": 0, "after": 0, "controller": mode}
+        """An operation that has the controller work in this mode, and records the memory of the node.
+
+        The kernel alone may use swap for slivers meanwhile, or it could take nothing of their programs.
+        """
+        request: MemoryRequest = {"bytes": 0, "before": seconds, "controller": mode, "swap": mode == "off"}
         return self._client.nodes.measure_memory(self._node, request)["id"]
 
     def _measured(self, operation: int | str) -> dict[str, Any]:

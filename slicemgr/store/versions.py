@@ -30,12 +30,15 @@ class Versions:
         self._turn = threading.Lock()
         self._connection: Any = None
         self._connected = 0  # how often: a database may have been restored between two connections
+        self._closed = False
 
     def now(self) -> Hashable | None:
         """The current version; None if it cannot be read. Read it before the rows."""
         if not self._turn.acquire(timeout=_PATIENCE):
             return None
         try:
+            if self._closed:  # a request that came late must not leave a connection behind
+                return None
             if self._connection is None:
                 self._connect()
             return self._connected, self._connection.execute(self._statement).fetchone()[0]
@@ -61,4 +64,5 @@ class Versions:
 
     def close(self) -> None:
         with self._turn:
+            self._closed = True
             self._disconnect()

@@ -165,6 +165,14 @@ def test_without_the_connection_for_versions_nothing_is_kept(filled: Service) ->
     assert filled.store.version() not in (None, version), "the database may have been restored meanwhile"
 
 
+def test_a_closed_store_gets_no_connection_again(filled: Service) -> None:
+    """A request can still run then."""
+    with slicemgr.store.open(filled.config) as store:
+        assert store.version() is not None
+    assert store.version() is None
+    assert store._versions._connection is None
+
+
 # --- conditional requests ---------------------------------------------------------------------------------------------
 
 
