@@ -21,7 +21,7 @@ from slicemgr.agent.measurements.pressure import Pressure
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_images import NodeImages
 from slicemgr.drivers.libvirt import launch
-from slicemgr.errors import Code, Refused
+from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Image, OperationState, Sliver, SliverType
 from slicemgr.store import allocations, incarnation, pending
 
@@ -93,6 +93,8 @@ def _sysbench(parts: NodeOperations, operation: pending.Operation) -> Result:
 
 
 def _memory(parts: NodeOperations, operation: pending.Operation) -> Result:
+    if operation.state is OperationState.RUNNING:  # a lack of memory that ended the agent would end it again
+        raise Failed("the agent ended during the measurement", hint="measure again")
     return {"measured": parts.pressure.measure(operation.params)}
 
 

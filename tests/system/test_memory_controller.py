@@ -162,6 +162,18 @@ def test_what_cannot_be_taken_leaves_the_limit(node: Node, two: tuple[Path, Path
     assert node.inside("idle", "pgrep -c python3") == "1\n"
 
 
+def test_a_measurement_does_not_begin_again_with_the_next_agent(node: Node) -> None:
+    """Which would be short of memory, too."""
+    [name] = (one["name"] for one in node.nodes())
+    with node.client() as client:
+        operation = client.nodes.measure_memory(name, {"bytes": MIB, "hold": 300})["id"]
+        eventually(lambda: client.operations.get(operation)["state"] == "running", "it has begun", 30)
+        node.kill("agent")
+        node.start_agent()
+        ended = client.operations.wait(operation, 60)
+    assert (ended["state"], ended["error"]) == ("failed", "the agent ended during the measurement")
+
+
 @pytest.mark.parametrize("line", ["x", "/sys/fs/cgroup/memory 1", "/sys/fs/cgroup/memory -1 5\n", "/tmp 1 2 3\n"])
 def test_a_line_that_is_none_is_refused(line: str) -> None:
     done = subprocess.run([str(RECLAIM)], input=line, capture_output=True, text=True)
