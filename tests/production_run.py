@@ -100,7 +100,7 @@ class Outcome:
     log: str
 
 
-def tests_of(debian: str, kind: str) -> tuple[list[str], tuple[str, ...]]:
+def paths_of(debian: str, kind: str) -> tuple[list[str], tuple[str, ...]]:
     """The tests of both boots of a machine."""
     tests, after = LISTS[kind]
     return [one for one in tests if one not in NOT_ON.get(debian, ())], after
@@ -141,7 +141,7 @@ class Runs:
         program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian], "--kind", kind]
         program += ["--pool-disk", str(self._disk), "--images", str(self._rows)]
         program += [] if kind == "source" else ["--console", str(prodhost.CACHE / f"console-{kind}.log")]
-        tests, after = tests_of(debian, kind)
+        tests, after = paths_of(debian, kind)
         second = [word for test in after for word in ("--after-reboot", test)]
         words = ["unshare", "--mount", "--", *program, *second, "--", *tests]
         results, log = self._path(f"results-{name}.xml"), self._path(f"log-{name}")

@@ -125,9 +125,9 @@ class Bench:
         return slivers.enter(self._client, slivers.ask(self._client, asked), self._key.file, threading.Event())[1]
 
     def _fill(self, words: Sequence[str], seconds: int) -> Idle:
-        """Have a container fill what is free but for a little."""
-        free = self._measured(self._watch("off", 1))["free"][0]
-        size = max(MIB, free - int(_LEFT * self._memory))
+        """Have a container fill what is available but for a little: the page cache of the node, too."""
+        available = self._measured(self._watch("off", 1))["available"][0]
+        size = max(MIB, available - int(_LEFT * self._memory))
         return Idle(words, self._options.workload, size, seconds)
 
     def _watch(self, mode: str, seconds: int) -> int | str:

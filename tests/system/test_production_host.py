@@ -12,14 +12,14 @@ import sys
 import prodhost
 import pytest
 from host_node import NO_BOX
-from production_run import LISTS, SECONDS, SUITES, Outcome, Runs, chosen_debians, tests_of
+from production_run import LISTS, SECONDS, SUITES, Outcome, Runs, chosen_debians, paths_of
 
 pytestmark = [pytest.mark.timeout((len(SUITES) + len(LISTS) - 1) * SECONDS), pytest.mark.long]
 
 
 def planned(kind: str, debian: str = "") -> list[str]:
     """The tests that are to be run on a kind of machine, as JUnit names them."""
-    tests = [one for boot in tests_of(debian, kind) for one in boot]
+    tests = [one for boot in paths_of(debian, kind) for one in boot]
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, NO_BOX: "1", "PYTEST_ADDOPTS": ""}
     told = subprocess.run(words, cwd=prodhost.REPO, env=environment, check=True, capture_output=True, text=True).stdout
