@@ -16,7 +16,8 @@ NAME = "testbed.example"  # of the machine, as in the documents
 SECONDS = 6000.0  # timeout of both boots
 DISK = "6G"
 MEMORY = "4G"
-KERNEL_OPTIONS = "root=/dev/vda rw console=ttyS0 quiet mitigations=off systemd.show_status=false loglevel=3"
+# An emulated kernel can panic while it patches its own code ("Oops: int3"). It then boots again instead of waiting.
+KERNEL_OPTIONS = "root=/dev/vda rw console=ttyS0 quiet mitigations=off panic=5 systemd.show_status=false loglevel=3"
 # With cgroup v1 and systemd 243 or newer, libvirt's containers do not start if machined is there (systemd #13629).
 MACHINED = "usr/share/dbus-1/system-services/org.freedesktop.machine1.service"
 OWN_PYTHON = "/opt/testenv/bin/python"  # not that of the program, which must bring all of its dependencies
