@@ -29,8 +29,8 @@ from slicemgr.cli.bench.progress import Lines
 from slicemgr.cli.commands.node import the_node
 from slicemgr.client import Client
 from slicemgr.client.nodes import MemoryRequest
+from slicemgr.model import MIB
 
-MIB = 1 << 20
 PREFIX = cleanup.prefix("idle")
 MODES = {"off": "the kernel alone", "on": "the controller"}
 _WORKS = 0.08  # of the node's memory, which the working container uses

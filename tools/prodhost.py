@@ -310,8 +310,7 @@ def run(
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
     kind: of KINDS; packages are installed on the running machine. output: the folder for the files that tests of the
     first boot keep. bench: commands that its tests run, `slicectl bench` or a file of tools/, with the packages that
-    they need.
-    programs: copied to /usr/local/bin.
+    they need. programs: copied to /usr/local/bin.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))

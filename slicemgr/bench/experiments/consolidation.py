@@ -131,7 +131,7 @@ class Consolidation(WithLogin):
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Raises Refused if the node cannot take a sliver, or another experiment has slices."""
         cleanup.refuse_others(self._client, self._parameters.prefix)
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        self.clean(progress)
         WORKLOADS[self._parameters.workload].check()
         for policy in self._parameters.policies:
             slivers.dry_run(self._client, self._request(0, size(policy, self._parameters)))
@@ -139,7 +139,7 @@ class Consolidation(WithLogin):
 
     def run(self, step: StepOf[Run], progress: Progress) -> Json:
         found = size(step.work.policy, self._parameters)
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        self.clean(progress)
         there, looks, refused, broken = list[Sliver](), list[Json](), "", ""
         while len(there) < _MOST and not refused and not broken:
             try:
@@ -153,7 +153,7 @@ class Consolidation(WithLogin):
             progress.inside("slivers", len(there), _MOST)
             look, broken = self._look(there, found, looks)
             looks.append(look)
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        self.clean(progress)
         fits = len(there) - (self._parameters.step if broken else 0)
         return {
             "turn": step.work.turn,

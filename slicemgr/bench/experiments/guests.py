@@ -154,11 +154,11 @@ class Guests(WithLogin):
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Raises Refused if another experiment has slices, or if the service would not create such a slice."""
         parameters, client = self._parameters, self._client
-        guard.state(client.nodes.get(parameters.node)["facts"])
+        self.state()
         cleanup.refuse_others(client, parameters.prefix)
         for one in parameters.guests:
             slivers.dry_run(client, self._request(f"{parameters.prefix}try", one, parameters.memory))
-        cleanup.delete(client, parameters.prefix, progress)
+        self.clean(progress)
         return [f"resumed at {todo[0].title}"] if done else []
 
     def run(self, step: StepOf[Part], progress: Progress) -> Json:

@@ -132,7 +132,7 @@ class Lifecycle(WithLogin):
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Raises Refused if another experiment has slices, ports do not suffice, or an image is missing."""
         parameters, client = self._parameters, self._client
-        guard.state(client.nodes.get(parameters.node)["facts"])
+        self.state()
         cleanup.refuse_others(client, parameters.prefix)
         for one in parameters.series:
             planned = slivers.dry_run(client, self._request(f"{parameters.prefix}try", one))
@@ -165,7 +165,7 @@ class Lifecycle(WithLogin):
             progress.say("waiting until the node has ended and deleted its raw baseline")
             self._client.operations.wait(self._asked, _RAW_SECONDS)
             self._asked = None
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        super().clean(progress)
 
     # raw
 

@@ -143,7 +143,7 @@ class Memory(WithLogin):
             hint = "run it in a virtual machine, or in a group with a limit, such as that of a node box"
             raise Refused(Code.CONFLICT, message, hint=hint, field="--node")
         cleanup.refuse_others(self._client, self._parameters.prefix)
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        self.clean(progress)
         for variant in self._parameters.variants:
             WORKLOADS[variant.setting.workload].check()
             if variant.setting.hog == STRESS:
@@ -159,7 +159,7 @@ class Memory(WithLogin):
     def run(self, step: StepOf[Run], progress: Progress) -> Json:
         turn, configuration, setting = step.work.turn, step.work.configuration, step.work.variant.setting
         found = self._sizes(configuration, setting)
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        self.clean(progress)
         seed = random.Random(f"{self._parameters.seed}/{turn}").randrange(1 << 31)
         workload, seconds = WORKLOADS[setting.workload], _PHASES * self._parameters.seconds
         with ThreadPoolExecutor(len(found) + 1) as threads, ExitStack() as open_:
@@ -181,7 +181,7 @@ class Memory(WithLogin):
             ends = {name: threads.submit(one.series, seconds) for name, one in loads.items()}
             rates = {name: one.result() for name, one in ends.items()}
             node = pressed.result()
-        cleanup.delete(self._client, self._parameters.prefix, progress)
+        self.clean(progress)
         return {
             "turn": turn,
             "configuration": configuration,

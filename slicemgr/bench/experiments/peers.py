@@ -151,7 +151,7 @@ class Peers(OneNode):
         """Raises Refused unless root runs it on the node, without other experiments, with enough ports and iperf3."""
         parameters, client = self._parameters, self._client
         self._base = base(client, parameters.node, parameters.pool, parameters.image)
-        guard.state(client.nodes.get(parameters.node)["facts"])
+        self.state()
         wanted = (*namespaces.PROGRAMS, *(("iperf3",) if parameters.seconds else ()))
         lacking = [one for one in wanted if systems.find(one) is None]
         if lacking:
@@ -189,7 +189,7 @@ class Peers(OneNode):
         try:
             namespaces.remove(self._parameters.pool, self._parameters.prefix)
         finally:
-            cleanup.delete(self._client, self._parameters.prefix, progress)
+            super().clean(progress)
 
     # one system
 

@@ -129,7 +129,7 @@ class Scale(OneNode):
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Raises Refused if another experiment has slices or ports do not suffice. Restores an interrupted series."""
         parameters, client = self._parameters, self._client
-        guard.state(client.nodes.get(parameters.node)["facts"])
+        self.state()
         cleanup.refuse_others(client, parameters.prefix)
         planned = slivers.dry_run(client, self._request(f"{parameters.prefix}try"))
         slivers.ports_suffice(client, parameters.node, planned, parameters.to, "--to")
@@ -142,7 +142,7 @@ class Scale(OneNode):
                 return {"slivers": len(names), "reached": self._reached(names, progress)}
             case AtTheEnd.DELETE:
                 begun, count = time.monotonic(), len(self._slivers)
-                cleanup.delete(self._client, self._parameters.prefix, progress)
+                self.clean(progress)
                 self._slivers, self._looks = {}, {}
                 return {"slivers": count, "seconds": time.monotonic() - begun}
             case Grow(size):
